@@ -1,0 +1,1 @@
+"""What happens to a page. Knows no Ray, no torch and no MinerU."""

@@ -1,0 +1,293 @@
+"""What the pipeline needs from the outside, as structural types. One contract suite a protocol runs on every
+implementation."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, BinaryIO, Protocol
+
+from pipeline.domain import (
+    ArtifactRef,
+    Candidates,
+    EncoderContract,
+    Floats,
+    GateReport,
+    GateVerdict,
+    GateWork,
+    IndexBuild,
+    IndexPoint,
+    IndexQuery,
+    LedgerStatus,
+    Outcome,
+    PageResult,
+    PageTask,
+    PageView,
+    PointFacts,
+    Profile,
+    ServedPage,
+    SparseVector,
+    StageName,
+    Submission,
+    VersionDraft,
+    VersionView,
+    Window,
+)
+
+
+class ObjectStore(Protocol):
+    """Immutable objects named by ids and content digest.
+
+    A reader sees a whole object or none. Putting an object that is there changes nothing.
+    Raises `StoreUnavailable` or `DiskFull` when the store itself fails.
+    """
+
+    def put(self, key: str, content: bytes) -> ArtifactRef:
+        """Store `content` under `key`; returns its digest and size."""
+
+    def put_stream(self, key: str, stream: BinaryIO, sha256: str) -> ArtifactRef:
+        """Store a stream whose digest is known. Raises `SourceChanged` if the bytes have another one."""
+
+    def get(self, ref: ArtifactRef) -> bytes:
+        """The object's bytes. Raises `ArtifactLost` if it is absent or its digest is not the recorded one."""
+
+    def fetch(self, ref: ArtifactRef) -> Path:
+        """A local file with the object's verified bytes, to be read and not changed. Raises `ArtifactLost`."""
+
+    def keys(self, prefix: str = "") -> Iterator[str]:
+        """All keys that begin with `prefix`, in no order."""
+
+    def delete(self, key: str) -> None:
+        """Remove an object; no error if it is not there."""
+
+
+class VectorIndex(Protocol):
+    """Points of pages in collections, each with a multivector ``page``, a sparse vector ``text`` and a payload.
+
+    Writes are durable when they return, and last-write-wins per point id. Reads see all earlier writes.
+    Raises `IndexUnavailable` when it does not answer.
+    """
+
+    def create(self, collection: str, dim: int) -> None:
+        """Make the collection if it is not there."""
+
+    def upsert(self, collection: str, points: Sequence[IndexPoint]) -> None:
+        """Write points. Raises `BadVectors` or `TooManyVectors` before anything is written."""
+
+    def inspect(self, collection: str, point_ids: Sequence[str]) -> Mapping[str, PointFacts]:
+        """Read points back, vectors included. Absent ids are absent from the answer."""
+
+    def search(self, collection: str, query: IndexQuery, limit: int) -> Candidates:
+        """The best `limit` points of the query's org by MaxSim and by BM25 (IDF by the index)."""
+
+    def promote(self, collection: str, point_ids: Sequence[str], generation: int) -> None:
+        """Hint that these points are served since the document's promotion `generation`."""
+
+    def demote(self, collection: str, document_id: str, generation: int) -> None:
+        """Hint that the document's points promoted before `generation` are no longer served.
+
+        Points promoted at or after it are untouched, so a late call harms nothing.
+        """
+
+    def delete(self, collection: str, point_ids: Sequence[str]) -> None:
+        """Remove points; no error if they are not there."""
+
+    def point_ids(self, collection: str) -> Iterator[str]:
+        """All ids in the collection, in no order."""
+
+    def close(self) -> None:
+        """Flush and release."""
+
+
+class PageEncoder(Protocol):
+    """Pages and questions to multivectors under one contract."""
+
+    contract: EncoderContract
+
+    def encode_pages(self, contents: Sequence[bytes]) -> Sequence[Floats]:
+        """One multivector a page, rows of unit length; `contents` are the artifacts of role `contract.reads`.
+
+        A page's result does not depend on its neighbours. Raises `EncodeFailed`.
+        """
+
+    def encode_queries(self, questions: Sequence[str]) -> Sequence[Floats]:
+        """One multivector a question; the length of a row is its token's weight."""
+
+
+class SparseEncoder(Protocol):
+    """Text to the term weights whose products, times the index's IDF, sum up to BM25."""
+
+    options: Mapping[str, Any]
+
+    def encode_page(self, text: str) -> SparseVector: ...
+
+    def encode_query(self, question: str) -> SparseVector: ...
+
+
+class OcrEngine(Protocol):
+    """Reads a page image."""
+
+    name: str
+
+    def read(self, image: bytes) -> Sequence[tuple[tuple[float, float, float, float], str, float]]:
+        """Lines in reading order: box (x0, y0, x1, y1 in image pixels), text, confidence 0–1.
+
+        Raises `OcrFailed`.
+        """
+
+
+class Stage(Protocol):
+    """One step on a window of pages. `run_stage` owns claiming, storing and completing."""
+
+    name: StageName
+
+    def process(self, tasks: Sequence[PageTask]) -> Iterable[PageResult]:
+        """Yield one result a task, in order, as soon as it is known.
+
+        Raises nothing of a single page: that goes into its result. What it raises concerns the whole window.
+        """
+
+
+class SubmissionQueue(Protocol):
+    """Sources on their way to become versions."""
+
+    def submit(
+        self, org: str, source_uri: str, metadata: Mapping[str, Any], submission_id: str | None = None
+    ) -> Submission:
+        """Register a source as the next revision of its document. The same `submission_id` again changes nothing."""
+
+    def pending(self) -> bool: ...
+
+    def claim(self, lease_s: float, worker: str) -> tuple[str, Submission] | None:
+        """Lease the oldest waiting submission; returns the lease's token with it."""
+
+    def known(self, version_id: str) -> VersionDraft | None:
+        """What intake found when this content came first."""
+
+    def accept(self, token: str, draft: VersionDraft) -> None:
+        """Make the source a version with pages, and insert their first tasks, in one transaction.
+
+        Content that the document serves already ends the submission at once; content that it served before is
+        validated again. Raises `LeaseLost`.
+        """
+
+    def fail(self, token: str, code: str, message: str) -> None:
+        """End it: this source can never become a version."""
+
+    def defer(self, token: str, code: str, message: str, delay_s: float) -> None:
+        """Give it back, uncharged, to be tried after `delay_s`."""
+
+
+class TaskQueue(Protocol):
+    """Rows of pages in stages. A token is proof of a lease; nothing is written without it."""
+
+    def pending(self, stage: StageName) -> bool:
+        """Whether a claim would find something. Takes no lock."""
+
+    def claim(self, stage: StageName, limit: int, lease_s: float, worker: str) -> Window | None:
+        """Lease up to `limit` rows, in the queue's order; fewer when one of them was in a lost window."""
+
+    def renew(self, token: str, lease_s: float) -> bool:
+        """Lease for `lease_s` from now; False if the lease was taken over."""
+
+    def settle(self, token: str, outcomes: Sequence[Outcome]) -> int:
+        """Write the outcomes of rows still held, and insert what follows from them, in one transaction.
+
+        Returns how many were held: the others had been taken over and are left alone. Settling again the same
+        is harmless.
+        """
+
+    def release(self, worker: str | None) -> int:
+        """Give back, uncharged, what `worker` (None: anybody) holds."""
+
+    def abandon(self, worker: str) -> int:
+        """Take back what a dead worker held: its window is halved, a row held alone is charged an attempt."""
+
+
+class GateQueue(Protocol):
+    """Versions of which everything is done or failed, waiting to be proved."""
+
+    def pending(self) -> bool: ...
+
+    def claim(self, lease_s: float, worker: str) -> GateWork | None: ...
+
+    def renew(self, token: str, lease_s: float) -> bool: ...
+
+    def settle(self, work: GateWork, report: GateReport) -> GateVerdict:
+        """In one transaction: the manifest, the version's state, the document's current version.
+
+        Writes nothing (STALE) if the epoch or the document changed since the claim.
+        """
+
+
+class Registry(Protocol):
+    """What the installation has agreed on."""
+
+    def found(self, options: Mapping[str, Mapping[str, Any]], contract: EncoderContract) -> None:
+        """Make the first profile and build of an empty ledger; otherwise change nothing."""
+
+    def profile(self) -> Profile | None: ...
+
+    def adopt(self, options: Mapping[str, Mapping[str, Any]]) -> Profile:
+        """Put these options in force as a new revision; the sweeper then plans all served pages anew."""
+
+    def builds(self) -> Sequence[IndexBuild]:
+        """The builds that are written: building, active, standby."""
+
+    def active_build(self) -> IndexBuild | None: ...
+
+
+class LedgerViews(Protocol):
+    """Read-only questions."""
+
+    def idle(self) -> bool:
+        """Whether nothing is queued, open or unvalidated."""
+
+    def status(self, org: str | None) -> LedgerStatus: ...
+
+    def progress(self, version_ids: Sequence[str]) -> Mapping[tuple[str, str], int]:
+        """Rows by (stage, state) of these versions."""
+
+    def submissions(self, ids: Sequence[str]) -> Sequence[Submission]: ...
+
+    def submissions_of(self, name: str, org: str | None) -> Sequence[Submission]:
+        """The submission of that id, or all of the document of that id, oldest first."""
+
+    def version(self, version_id: str, org: str | None) -> VersionView | None:
+        """A version by its id, or by that of its submission or of the document whose current one it is."""
+
+    def pages(self, version_id: str) -> Sequence[PageView]: ...
+
+    def served(self, build: IndexBuild, org: str, point_ids: Sequence[str]) -> Mapping[str, ServedPage]:
+        """Those of the points that `org` may be answered with. Raises `ValueError` without an org."""
+
+    def manifest(self, version_id: str, build_id: str) -> Sequence[tuple[int, str, ArtifactRef, ArtifactRef]]:
+        """Page index, point id, image and text of each served page, in page order."""
+
+
+class Ledger(Protocol):
+    """All that must survive. Raises `LedgerUnavailable` when the database does not answer."""
+
+    @property
+    def submissions(self) -> SubmissionQueue: ...
+    @property
+    def tasks(self) -> TaskQueue: ...
+    @property
+    def gates(self) -> GateQueue: ...
+    @property
+    def registry(self) -> Registry: ...
+    @property
+    def views(self) -> LedgerViews: ...
+
+    def migrate(self) -> None: ...
+
+    def sweep(self) -> int:
+        """Find what was lost and bring it back; returns how many rows. Cheap when there is nothing."""
+
+    def release(self, worker: str | None) -> int:
+        """Give back, uncharged, all that `worker` (None: anybody) holds."""
+
+    def abandon(self, worker: str) -> int:
+        """Take back at once what a worker known to be dead held."""
+
+    def close(self) -> None: ...

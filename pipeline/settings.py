@@ -1,0 +1,168 @@
+"""Typed, frozen settings: the defaults are the embedded set-up; a YAML file and PAGEGATE_* variables override.
+
+Order: environment over file over defaults. A nested option's variable has two underscores:
+``PAGEGATE_RENDER__DPI=200``. An unknown option is an error.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic_settings import (
+    BaseSettings,
+    PydanticBaseSettingsSource,
+    SettingsConfigDict,
+    YamlConfigSettingsSource,
+)
+
+from pipeline.errors import ConfigurationError
+
+
+class Options(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class RenderOptions(Options):
+    """Part of the profile: changes the image, so everything after it."""
+
+    dpi: Annotated[int, Field(ge=36, le=600)] = 150
+    max_pixels: Annotated[int, Field(ge=10_000)] = 4_000_000
+    """A larger page is rendered at a lower resolution, which is recorded."""
+    image_format: Literal["jpeg", "webp", "png"] = "jpeg"
+    quality: Annotated[int, Field(ge=1, le=100)] = 85
+
+
+class TextOptions(Options):
+    """Part of the profile: when native text is not good enough."""
+
+    max_unmapped: Annotated[float, Field(ge=0, le=1)] = 0.2
+    """Share of visible glyphs without a Unicode mapping above which a page is garbled. Over 3,500 public
+    PDFs no healthy page was above 0.103 and no page with missing mappings below 0.5."""
+    min_ink: Annotated[float, Field(ge=0, le=1)] = 0.0002
+    """Share of inked pixels below which a page without text is blank."""
+    stamp_chars: Annotated[int, Field(ge=0)] = 40
+    """A page that is mostly picture and has fewer visible characters than this is a stamped scan."""
+    stamp_image_share: Annotated[float, Field(ge=0, le=1)] = 0.6
+    force_ocr: bool = False
+
+
+class OcrOptions(Options):
+    """Part of the profile."""
+
+    engine: Literal["rapidocr"] = "rapidocr"
+    min_confidence: Annotated[float, Field(ge=0, le=1)] = 0.5
+    """Lines that the engine is less sure of are dropped."""
+
+
+class EncoderSettings(Options):
+    name: Literal["lexical"] = "lexical"
+
+
+class PdfLimits(Options):
+    """What one file and one page may cost. Not part of the profile: they change failures, not artifacts."""
+
+    file_bytes: Annotated[int, Field(gt=0)] = 500_000_000
+    pages: Annotated[int, Field(gt=0)] = 10_000
+    longest_side_in: Annotated[float, Field(gt=0)] = 200.0
+    seconds_per_page: Annotated[float, Field(gt=0)] = 20.0
+    memory_bytes: Annotated[int, Field(gt=0)] = 2 * 1024**3
+    """Address space of the child process."""
+    text_bytes: Annotated[int, Field(gt=0)] = 10_000_000
+    """Extracted text of one page."""
+    pages_per_child: Annotated[int, Field(gt=0)] = 2_000
+    """The child is replaced after this many pages."""
+
+
+class PoolSettings(Options):
+    """Actors of one kind of resource."""
+
+    size: Annotated[int, Field(ge=1)] = 1
+    cpus: Annotated[float, Field(ge=0)] = 0.25
+    """What Ray reserves for one actor."""
+    window: Annotated[int, Field(ge=1, le=1024)] = 16
+    """Pages claimed at once."""
+    lease_s: Annotated[float, Field(gt=0)] = 60.0
+    """Renewed after each page, so it has to cover the slowest single page."""
+
+
+class Pools(Options):
+    pdf: PoolSettings = PoolSettings(size=2, window=16)
+    ocr: PoolSettings = PoolSettings(window=2, lease_s=120.0)
+    encoder: PoolSettings = PoolSettings(window=32)
+    index: PoolSettings = PoolSettings(window=32)
+
+
+class SearchOptions(Options):
+    limit: Annotated[int, Field(ge=1, le=1000)] = 10
+    rrf_k: Annotated[int, Field(ge=1)] = 60
+    """Constant of reciprocal rank fusion (Cormack, Clarke and Büttcher, SIGIR 2009)."""
+    dense_weight: Annotated[float, Field(ge=0)] = 1.0
+    sparse_weight: Annotated[float, Field(ge=0)] = 1.0
+
+
+class LedgerSettings(Options):
+    url: str | None = None
+    """SQLAlchemy URL; default is a SQLite file in `home`. Never printed: it may hold a password."""
+    attempts: Annotated[int, Field(ge=1)] = 3
+    """Counted failures after which a page is given up."""
+
+
+class Settings(BaseSettings):
+    model_config = SettingsConfigDict(frozen=True, extra="forbid", env_prefix="PAGEGATE_", env_nested_delimiter="__")
+
+    home: Path = Path(".pagegate")
+    """State of the embedded set-up: ledger, objects, index, cluster address."""
+    org: str | None = None
+    """The tenant, where a command does not name one."""
+    ledger: LedgerSettings = LedgerSettings()
+    render: RenderOptions = RenderOptions()
+    text: TextOptions = TextOptions()
+    ocr: OcrOptions = OcrOptions()
+    encoder: EncoderSettings = EncoderSettings()
+    limits: PdfLimits = PdfLimits()
+    pools: Pools = Pools()
+    search: SearchOptions = SearchOptions()
+
+    @classmethod
+    def settings_customise_sources(
+        cls,
+        settings_cls: type[BaseSettings],
+        init_settings: PydanticBaseSettingsSource,
+        env_settings: PydanticBaseSettingsSource,
+        dotenv_settings: PydanticBaseSettingsSource,
+        file_secret_settings: PydanticBaseSettingsSource,
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        return env_settings, init_settings
+
+    @property
+    def ledger_url(self) -> str:
+        return self.ledger.url or f"sqlite:///{(self.home / 'ledger.sqlite').absolute()}"
+
+
+def load_settings(config: Path | None = None, **overrides: Any) -> Settings:
+    """Settings from `config` (YAML), the environment and, over both, `overrides`.
+
+    Raises `ConfigurationError` naming the option that is wrong.
+    """
+    try:
+        values = _read_yaml(config) if config else {}
+        settings = Settings(**values)
+        return settings.model_copy(update=overrides) if overrides else settings
+    except ValidationError as error:
+        raise ConfigurationError(_explain(error, config)) from error
+
+
+def _read_yaml(config: Path) -> dict[str, Any]:
+    if not config.is_file():
+        raise ConfigurationError(f"no configuration file at {config}: check --config")
+    return YamlConfigSettingsSource(Settings, yaml_file=config)()
+
+
+def _explain(error: ValidationError, config: Path | None) -> str:
+    """The first problem in words; never the value, which may be secret."""
+    first = error.errors(include_input=False, include_url=False)[0]
+    option = ".".join(str(part) for part in first["loc"]) or "settings"
+    source = f"{config} or the PAGEGATE_* environment" if config else "the PAGEGATE_* environment"
+    return f"option {option}: {first['msg']}; correct it in {source}"
