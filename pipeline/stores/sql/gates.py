@@ -1,0 +1,238 @@
+"""Versions waiting for their gate, and what the gate writes when it is done."""
+
+from __future__ import annotations
+
+import dataclasses
+import uuid
+from typing import Any
+
+from sqlalchemy import Connection, delete, exists, func, insert, or_, select, update
+
+from pipeline.advance import prove_page
+from pipeline.domain import (
+    BuildState,
+    GateReport,
+    GateVerdict,
+    GateWork,
+    IndexBuild,
+    PageProof,
+    SubmissionState,
+    VersionBuildState,
+)
+from pipeline.stores.sql import records
+from pipeline.stores.sql.advancing import OPEN_TASKS, advance_version, plan_pages
+from pipeline.stores.sql.database import Database
+from pipeline.stores.sql.records import AnyRow
+from pipeline.stores.sql.submissions import end
+from pipeline.stores.sql.tables import (
+    builds,
+    documents,
+    page_tasks,
+    pages,
+    served_pages,
+    submissions,
+    version_builds,
+    versions,
+)
+from pipeline.stores.sql.tasks import Tasks
+
+FREE: dict[str, Any] = {"token": None, "worker": None, "lease_until": None}
+
+
+class Gates:
+    """See `pipeline.protocols.GateQueue` for the contract."""
+
+    def __init__(self, database: Database, tasks: Tasks) -> None:
+        self._database = database
+        self._tasks = tasks
+
+    def pending(self) -> bool:
+        return self._database.read(lambda connection: connection.execute(_ready().limit(1)).first() is not None)
+
+    def claim(self, lease_s: float, worker: str) -> GateWork | None:
+        if not self.pending():
+            return None
+        token = str(uuid.uuid4())
+        return self._database.write(lambda connection: self._claim(connection, lease_s, worker, token))
+
+    def renew(self, token: str, lease_s: float) -> bool:
+        def work(connection: Connection) -> bool:
+            lease_until = self._database.now(connection) + int(lease_s * 1e6)
+            statement = update(version_builds).where(version_builds.c.token == token)
+            return connection.execute(statement.values(lease_until=lease_until)).rowcount > 0
+
+        return self._database.write(work)
+
+    def settle(self, work: GateWork, report: GateReport) -> GateVerdict:
+        return self._database.write(lambda connection: self._settle(connection, work, report))
+
+    def release(self, worker: str | None) -> int:
+        """Give back what `worker` holds; None: what anybody holds."""
+        return self._database.write(lambda connection: _expire(connection, worker))
+
+    def sweep(self) -> int:
+        def work(connection: Connection) -> int:
+            return _expire(connection, None, before=self._database.now(connection))
+
+        return self._database.write(work)
+
+    def _claim(self, connection: Connection, lease_s: float, worker: str, token: str) -> GateWork | None:
+        now = self._database.now(connection)
+        chosen = connection.execute(_ready().limit(1).with_for_update(skip_locked=True)).first()
+        if chosen is None:
+            return None
+        context = connection.execute(_context(chosen)).one()
+        build = records.build(context)
+        proofs = _prove(connection, context.version_id, build)
+        if proofs is None:  # a step was never inserted: do that now, and let the gate come again
+            advance_version(connection, context.version_id, now)
+            _touch(connection, chosen, now)
+            return None
+        lease = {
+            "state": VersionBuildState.VALIDATING,
+            "token": token,
+            "worker": worker,
+            "lease_until": now + int(lease_s * 1e6),
+        }
+        connection.execute(update(version_builds).where(*_same(chosen)).values(**lease))
+        return GateWork(
+            token=token,
+            org=context.org,
+            document_id=context.document_id,
+            version_id=context.version_id,
+            build=build,
+            epoch=context.epoch,
+            generation=context.generation,
+            page_count=context.page_count,
+            pages=proofs,
+        )
+
+    def _settle(self, connection: Connection, work: GateWork, report: GateReport) -> GateVerdict:
+        now = self._database.now(connection)
+        build = connection.execute(select(builds).where(builds.c.id == work.build.id).with_for_update()).one()
+        document = connection.execute(
+            select(documents).where(documents.c.id == work.document_id).with_for_update()
+        ).one()
+        mine = [version_builds.c.version_id == work.version_id, version_builds.c.build_id == work.build.id]
+        held = connection.execute(select(version_builds).where(*mine).with_for_update()).one()
+        if held.token != work.token or held.epoch != work.epoch or held.state != VersionBuildState.VALIDATING:
+            return GateVerdict.STALE
+        if report.reopen:
+            self._tasks.reopen(connection, report.reopen, now)
+            return GateVerdict.REOPENED
+        values: dict[str, Any] = {"report": dataclasses.asdict(report), "updated_at": now} | FREE
+        if report.accepted and document.generation != work.generation:
+            values |= {"state": VersionBuildState.PROCESSING}
+        else:
+            accepted, rejected = VersionBuildState.ACCEPTED, VersionBuildState.REJECTED
+            values |= {"state": accepted if report.accepted else rejected}
+        connection.execute(update(version_builds).where(*mine).values(**values))
+        if values["state"] == VersionBuildState.PROCESSING:
+            return GateVerdict.STALE
+        active = build.state == BuildState.ACTIVE
+        if not report.accepted:
+            return _reject(connection, work, report, now, active=active)
+        _write_manifest(connection, work)
+        return _promote(connection, work, document, now) if active else GateVerdict.ACCEPTED
+
+
+def _ready() -> Any:
+    """Versions to be validated, oldest first, of which nothing is still to be done."""
+    still_open = exists().where(
+        page_tasks.c.version_id == version_builds.c.version_id,
+        page_tasks.c.state.in_(OPEN_TASKS),
+        or_(page_tasks.c.build_id.is_(None), page_tasks.c.build_id == version_builds.c.build_id),
+    )
+    return (
+        select(version_builds.c.version_id, version_builds.c.build_id)
+        .where(version_builds.c.state == VersionBuildState.PROCESSING, ~still_open)
+        .order_by(version_builds.c.updated_at)
+    )
+
+
+def _same(chosen: AnyRow) -> list[Any]:
+    return [
+        version_builds.c.version_id == chosen.version_id,
+        version_builds.c.build_id == chosen.build_id,
+    ]
+
+
+def _context(chosen: AnyRow) -> Any:
+    return (
+        select(
+            builds,
+            version_builds.c.version_id,
+            version_builds.c.epoch,
+            versions.c.page_count,
+            documents.c.id.label("document_id"),
+            documents.c.org,
+            documents.c.generation,
+        )
+        .join(version_builds, version_builds.c.build_id == builds.c.id)
+        .join(versions, versions.c.id == version_builds.c.version_id)
+        .join(documents, documents.c.id == versions.c.document_id)
+        .where(*_same(chosen))
+    )
+
+
+def _prove(connection: Connection, version_id: str, build: IndexBuild) -> list[PageProof] | None:
+    """One proof a page, in page order; None if any page is not finished."""
+    proofs = []
+    for page in plan_pages(connection, pages.c.version_id == version_id, [build]):
+        proof = prove_page(version_id, page.row.page_index, page.row.page_label, page.steps, build)
+        if proof is None:
+            return None
+        proofs.append(proof)
+    return sorted(proofs, key=lambda proof: proof.page_index)
+
+
+def _touch(connection: Connection, chosen: AnyRow, now: int) -> None:
+    connection.execute(update(version_builds).where(*_same(chosen)).values(updated_at=now))
+
+
+def _expire(connection: Connection, worker: str | None, before: int | None = None) -> int:
+    held = [version_builds.c.state == VersionBuildState.VALIDATING]
+    held += [version_builds.c.worker == worker] if worker else []
+    held += [version_builds.c.lease_until < before] if before is not None else []
+    values = {"state": VersionBuildState.PROCESSING} | FREE
+    return connection.execute(update(version_builds).where(*held).values(**values)).rowcount
+
+
+def _write_manifest(connection: Connection, work: GateWork) -> None:
+    mine = served_pages.c.version_id == work.version_id, served_pages.c.build_id == work.build.id
+    connection.execute(delete(served_pages).where(*mine))
+    rows = [
+        {
+            "version_id": work.version_id,
+            "build_id": work.build.id,
+            "page_index": proof.page_index,
+            "point_id": proof.point_id,
+            **records.stored(proof.artifacts),
+        }
+        for proof in work.pages
+    ]
+    connection.execute(insert(served_pages), rows)
+
+
+def _promote(connection: Connection, work: GateWork, document: AnyRow, now: int) -> GateVerdict:
+    """Make the version current if the latest submission that names it is later than the current one."""
+    of_version = submissions.c.version_id == work.version_id
+    query = select(func.max(submissions.c.revision)).where(
+        of_version, submissions.c.state.in_([SubmissionState.PROCESSING, SubmissionState.SEARCHABLE])
+    )
+    revision = connection.execute(query).scalar() or 0
+    end(connection, of_version, SubmissionState.SEARCHABLE, now)
+    newer = revision > (document.current_revision or 0)
+    if document.deleted_at is not None or not (newer or document.current_version_id == work.version_id):
+        return GateVerdict.ACCEPTED
+    values = {"generation": document.generation + 1, "current_version_id": work.version_id}
+    values |= {"current_revision": max(revision, document.current_revision or 0)}
+    connection.execute(update(documents).where(documents.c.id == document.id).values(**values))
+    return GateVerdict.PROMOTED
+
+
+def _reject(connection: Connection, work: GateWork, report: GateReport, now: int, *, active: bool) -> GateVerdict:
+    if active:
+        of_version = submissions.c.version_id == work.version_id
+        end(connection, of_version, SubmissionState.REJECTED, now, report.failures[0])
+    return GateVerdict.REJECTED

@@ -1,0 +1,101 @@
+"""The ledger: one database, and one object for each kind of row in it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+from alembic import command
+from alembic.config import Config
+from alembic.runtime.migration import MigrationContext
+from alembic.script import ScriptDirectory
+from sqlalchemy import Connection, func, select
+
+from pipeline.domain import VersionBuildState
+from pipeline.stores.sql.advancing import advance_version, current_profile
+from pipeline.stores.sql.database import Database
+from pipeline.stores.sql.gates import Gates
+from pipeline.stores.sql.registry import Registry
+from pipeline.stores.sql.submissions import Submissions
+from pipeline.stores.sql.tables import documents, profiles, version_builds, versions
+from pipeline.stores.sql.tasks import Tasks
+from pipeline.stores.sql.views import Views
+
+MIGRATIONS = Path(__file__).parent / "migrations"
+VERSIONS_PER_SWEEP = 4
+
+
+class SqlLedger:
+    """See `pipeline.protocols.Ledger` for the contract."""
+
+    def __init__(self, url: str, attempts: int = 3, clock: Callable[[], int] | None = None) -> None:
+        self.database = Database(url, clock)
+        self.submissions = Submissions(self.database, attempts)
+        self.tasks = Tasks(self.database, attempts)
+        self.gates = Gates(self.database, self.tasks)
+        self.registry = Registry(self.database)
+        self.views = Views(self.database)
+
+    def migrate(self) -> None:
+        """Bring the schema up to this code's; does nothing if it is."""
+        config = Config()
+        config.set_main_option("script_location", str(MIGRATIONS))
+        head = ScriptDirectory.from_config(config).get_current_head()
+
+        def at_head(connection: Connection) -> bool:
+            return MigrationContext.configure(connection).get_current_revision() == head
+
+        if not self.database.read(at_head):
+            config.attributes["engine"] = self.database.engine
+            command.upgrade(config, "head")
+
+    def sweep(self) -> int:
+        """Find what was lost: overdue leases, and versions whose pages were planned under an older profile.
+
+        Returns how many rows were taken back or planned anew. Cheap when there is nothing.
+        """
+        return self.tasks.sweep() + self.submissions.sweep() + self.gates.sweep() + self._replan()
+
+    def release(self, worker: str | None) -> int:
+        """Give back, uncharged, all that `worker` holds; None: all that anybody holds."""
+        return self.tasks.release(worker) + self.submissions.release(worker) + self.gates.release(worker)
+
+    def abandon(self, worker: str) -> int:
+        """Take back at once what a worker that is known to be dead held, as if its leases had run out."""
+        return self.tasks.abandon(worker) + self.submissions.release(worker) + self.gates.release(worker)
+
+    def close(self) -> None:
+        self.database.close()
+
+    def _replan(self) -> int:
+        return sum(self._replan_version(version) for version in self.database.read(_stale_versions))
+
+    def _replan_version(self, version_id: str) -> int:
+        def work(connection: Connection) -> int:
+            touched = advance_version(connection, version_id, self.database.now(connection))
+            newest = select(func.max(profiles.c.revision)).scalar_subquery()
+            statement = versions.update().where(versions.c.id == version_id)
+            connection.execute(statement.values(profile_revision=newest))
+            return touched
+
+        return self.database.write(work)
+
+
+def _stale_versions(connection: Connection) -> list[str]:
+    """Versions that are served or on their way, and planned under an older profile than that in force."""
+    profile = current_profile(connection)
+    if profile is None:
+        return []
+    on_their_way = select(version_builds.c.version_id).where(
+        version_builds.c.state.in_([VersionBuildState.PROCESSING, VersionBuildState.VALIDATING])
+    )
+    served = select(documents.c.current_version_id).where(documents.c.current_version_id.is_not(None))
+    query = (
+        select(versions.c.id)
+        .where(
+            versions.c.profile_revision < profile.revision,
+            versions.c.id.in_(served) | versions.c.id.in_(on_their_way),
+        )
+        .limit(VERSIONS_PER_SWEEP)
+    )
+    return list(connection.execute(query).scalars())
