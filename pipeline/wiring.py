@@ -1,0 +1,208 @@
+"""The one module that joins settings, stores, engines and stages into a pipeline."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping
+from typing import Any
+
+from pipeline.domain import GateVerdict, StageName
+from pipeline.errors import ContractMismatch, EngineUnavailable, ProfileMismatch
+from pipeline.gate import run_gate
+from pipeline.identity import digest
+from pipeline.intake import Intake
+from pipeline.pdf import PdfReader
+from pipeline.protocols import OcrEngine, PageEncoder, SparseEncoder, Stage, VectorIndex
+from pipeline.run_stage import WindowReport, run_stage
+from pipeline.search import Searcher, check_contract
+from pipeline.settings import PoolSettings, Settings
+from pipeline.stages import STAGES
+from pipeline.stages.encode import EncodeStage
+from pipeline.stages.index import IndexStage
+from pipeline.stages.ocr import OcrStage
+from pipeline.stages.render import RenderStage
+from pipeline.stages.text import TextStage
+from pipeline.stores.folder import FolderStore
+from pipeline.stores.sql import SqlLedger
+
+INTAKE = "intake"
+GATE = "gate"
+
+POOL_OF = {INTAKE: "pdf", GATE: "index"} | {spec.name.value: spec.pool for spec in STAGES}
+"""Kind of work → the pool whose actors do it."""
+
+
+def kinds_of(pool: str) -> list[str]:
+    """The kinds of work of a pool, the ones nearest to the end first: what is begun is finished before more is."""
+    order = [GATE, *(spec.name.value for spec in reversed(STAGES)), INTAKE]
+    return [kind for kind in order if POOL_OF[kind] == pool]
+
+
+def profile_options(settings: Settings, sparse: SparseEncoder) -> dict[str, dict[str, Any]]:
+    """The options that change artifacts, by stage, each with its stage's code version."""
+    options: dict[str, Mapping[str, Any]] = {
+        StageName.RENDER: settings.render.model_dump(mode="json"),
+        StageName.TEXT: settings.text.model_dump(mode="json"),
+        StageName.OCR: settings.ocr.model_dump(mode="json"),
+        StageName.ENCODE: {},
+        StageName.INDEX: sparse.options,
+    }
+    return {spec.name.value: {"version": spec.version, **options[spec.name]} for spec in STAGES}
+
+
+class Pipeline:
+    """All parts of one installation, each made when it is first needed.
+
+    One process owns it; it is not to be shared between threads. `index` replaces the embedded index, where
+    another process owns that.
+    """
+
+    def __init__(self, settings: Settings, index: VectorIndex | None = None) -> None:
+        self.settings = settings
+        self._index = index
+        self._made: dict[StageName, Stage] = {}
+        settings.home.mkdir(parents=True, exist_ok=True)
+        self.ledger = SqlLedger(settings.ledger_url, settings.ledger.attempts)
+        self.store = FolderStore(settings.home / "objects")
+
+    def open(self) -> Pipeline:
+        """Prepare, and check the settings against what is in force.
+
+        Raises `ProfileMismatch`, `ContractMismatch` or `EngineUnavailable` before anything is begun.
+        """
+        self.prepare()
+        self.check_encoder()
+        self._check_profile()
+        return self
+
+    def prepare(self) -> None:
+        """Make the schema, the first profile and the first build where there is none."""
+        self.ledger.migrate()
+        self.ledger.registry.found(self.options(), self.encoder.contract)
+
+    def close(self) -> None:
+        """Stop the PDF child and release the index, if they were used."""
+        for part in ("reader", "index"):
+            if part in self.__dict__:
+                self.__dict__.pop(part).close()
+        self.ledger.close()
+
+    def check_encoder(self) -> None:
+        build = self.ledger.registry.active_build()
+        if build is None:
+            raise ContractMismatch("no index build is active: activate one")
+        check_contract(build, self.encoder)
+
+    def options(self) -> dict[str, dict[str, Any]]:
+        return profile_options(self.settings, self.sparse)
+
+    @functools.cached_property
+    def reader(self) -> PdfReader:
+        return PdfReader(self.settings.limits)
+
+    @functools.cached_property
+    def index(self) -> VectorIndex:
+        if self._index is not None:
+            return self._index
+        from pipeline.stores.edge import EdgeIndex
+
+        return EdgeIndex(self.settings.home / "index", wait_s=30.0)
+
+    @functools.cached_property
+    def encoder(self) -> PageEncoder:
+        from pipeline.engines.lexical import LexicalEncoder
+
+        return LexicalEncoder()
+
+    @functools.cached_property
+    def sparse(self) -> SparseEncoder:
+        from pipeline.engines.bm25 import Bm25Encoder
+
+        return Bm25Encoder()
+
+    @functools.cached_property
+    def ocr(self) -> OcrEngine:
+        try:
+            from pipeline.engines.rapid_ocr import RapidOcrEngine
+        except ImportError as error:
+            raise EngineUnavailable("the OCR engine rapidocr is not installed: pip install 'pagegate[ocr]'") from error
+        return RapidOcrEngine()
+
+    @functools.cached_property
+    def searcher(self) -> Searcher:
+        return Searcher(
+            ledger=self.ledger,
+            store=self.store,
+            index=self.index,
+            encoder=self.encoder,
+            sparse=self.sparse,
+            options=self.settings.search,
+        )
+
+    def pool(self, kind: str) -> PoolSettings:
+        pool: PoolSettings = getattr(self.settings.pools, POOL_OF[kind])
+        return pool
+
+    def run(self, kind: str, worker: str) -> WindowReport | None:
+        """Do one window of one kind of work; None if there was none."""
+        pool = self.pool(kind)
+        if kind == INTAKE:
+            intake = Intake(ledger=self.ledger, store=self.store, reader=self.reader, limits=self.settings.limits)
+            return WindowReport(kind=kind, done=1) if intake.run(pool.lease_s, worker) else None
+        if kind == GATE:
+            verdict = run_gate(self.ledger, self.store, self.index, pool.lease_s, worker)
+            settled = verdict in (GateVerdict.PROMOTED, GateVerdict.ACCEPTED, GateVerdict.REJECTED)
+            return WindowReport(kind=kind, done=int(settled), message=verdict.value) if verdict else None
+        return run_stage(self.stage(StageName(kind)), self.ledger, self.store, pool, worker)
+
+    def pending(self, kind: str) -> bool:
+        """Whether `run` would find something of this kind."""
+        if kind == INTAKE:
+            return self.ledger.submissions.pending()
+        if kind == GATE:
+            return self.ledger.gates.pending()
+        return self.ledger.tasks.pending(StageName(kind))
+
+    def _check_profile(self) -> None:
+        profile = self.ledger.registry.profile()
+        wanted = self.options()
+        if profile is None or profile.digest == digest(wanted):
+            return
+        changes = describe_changes(profile.options, wanted)
+        raise ProfileMismatch(
+            f"the settings differ from profile {profile.revision}, which is in force: {changes}. Set them back, or "
+            "run `pagegate profile --adopt`, which redoes the stages that these options change"
+        )
+
+    def stage(self, name: StageName) -> Stage:
+        if name not in self._made:
+            self._made[name] = self._make(name)
+        return self._made[name]
+
+    def _make(self, name: StageName) -> Stage:
+        match name:
+            case StageName.RENDER:
+                return RenderStage(self.store, self.reader)
+            case StageName.TEXT:
+                return TextStage(self.store)
+            case StageName.OCR:
+                return OcrStage(self.store, self.ocr)
+            case StageName.ENCODE:
+                return EncodeStage(self.store, self.encoder)
+            case StageName.INDEX:
+                return IndexStage(self.store, self.index, self.sparse)
+
+
+def describe_changes(old: Mapping[str, Mapping[str, Any]], new: Mapping[str, Mapping[str, Any]]) -> str:
+    """The options that differ, as ``render.dpi: 150 → 200``."""
+    changes = [
+        f"{stage}.{name}: {_value(old, stage, name)} → {_value(new, stage, name)}"
+        for stage in sorted({*old, *new})
+        for name in sorted({*old.get(stage, {}), *new.get(stage, {})})
+        if _value(old, stage, name) != _value(new, stage, name)
+    ]
+    return ", ".join(changes)
+
+
+def _value(options: Mapping[str, Mapping[str, Any]], stage: str, name: str) -> Any:
+    return options.get(stage, {}).get(name, "absent")
