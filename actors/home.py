@@ -1,0 +1,58 @@
+"""The folder of an embedded set-up: who is at work in it, and where its Ray is."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+from pathlib import Path
+from typing import IO
+
+
+class Home:
+    """One supervisor at a time works in a home. The lock dies with its process, however that ends."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._address_file = folder / "cluster.json"
+        self._lock: IO[str] | None = None
+
+    def acquire(self) -> bool:
+        """Become the one at work here; False if another process is."""
+        lock = (self._folder / "supervisor.lock").open("a")
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            lock.close()
+            return False
+        self._lock = lock
+        self._address_file.unlink(missing_ok=True)
+        return True
+
+    def busy(self) -> bool:
+        """Whether another process is at work here."""
+        if not self.acquire():
+            return True
+        self.release()
+        return False
+
+    def announce(self, address: str) -> None:
+        """Tell other commands where this home's Ray is."""
+        temporary = self._address_file.with_suffix(".new")
+        temporary.write_text(json.dumps({"address": address, "pid": os.getpid()}))
+        temporary.replace(self._address_file)
+
+    def address(self) -> str | None:
+        """Ray's address of the process at work here, if it has announced one."""
+        try:
+            found: str = json.loads(self._address_file.read_text())["address"]
+        except FileNotFoundError:
+            return None
+        return found
+
+    def release(self) -> None:
+        """No longer be the one at work here. Harmless when it is not."""
+        if self._lock:
+            self._address_file.unlink(missing_ok=True)
+            self._lock.close()
+            self._lock = None

@@ -1,0 +1,81 @@
+"""The actors of one kind of resource: made, called one window at a time, replaced when they die."""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import ray
+
+from actors.cluster import INDEX_OWNER
+from actors.stage_actor import StageActor
+from pipeline.settings import PoolSettings
+
+DEATHS_IN_A_ROW = 5
+"""A pool whose actors die this often without finishing one window has a fault of its own."""
+
+
+@dataclasses.dataclass(slots=True)
+class Member:
+    """One actor, and the call it is at work on."""
+
+    worker: str
+    handle: Any
+    call: Any = None
+
+
+class ActorPool:
+    """`name` is a field of `pipeline.settings.Pools`."""
+
+    def __init__(self, name: str, settings: PoolSettings, config: Path | None, home: Path) -> None:
+        self.name = name
+        self._settings = settings
+        self._config = config
+        self._home = home
+        self._members: list[Member] = []
+        self.deaths = 0
+        self._not_before = 0.0
+
+    def start(self) -> None:
+        """Bring the pool to its size; returns before the actors are up."""
+        while len(self._members) < self._settings.size and time.monotonic() >= self._not_before:
+            self._members.append(self._make())
+
+    def idle(self) -> Iterator[Member]:
+        return (member for member in self._members if member.call is None)
+
+    def call(self, member: Member) -> Any:
+        """Have an idle member do one window; returns the reference of its report."""
+        member.call = member.handle.work.remote()
+        return member.call
+
+    def member_at(self, call: Any) -> Member | None:
+        return next((member for member in self._members if member.call == call), None)
+
+    def bury(self, member: Member) -> None:
+        """Forget a dead actor; its place is filled after a moment that grows with the deaths in a row."""
+        self._members.remove(member)
+        self.deaths += 1
+        self._not_before = time.monotonic() + min(30.0, 0.5 * 2**self.deaths)
+
+    def stop(self, grace_s: float) -> list[str]:
+        """Let every actor finish its window and flush, for at most `grace_s`; returns all workers' names."""
+        stopping = [member.handle.stop.remote() for member in self._members]
+        if stopping:
+            ray.wait(stopping, num_returns=len(stopping), timeout=grace_s)
+        for member in self._members:
+            ray.kill(member.handle)
+        return [member.worker for member in self._members]
+
+    def _make(self) -> Member:
+        worker = f"{self.name}-{uuid.uuid4().hex[:12]}"
+        options: dict[str, Any] = {"num_cpus": self._settings.cpus, "max_restarts": 0, "max_task_retries": 0}
+        if self.name == "index":  # the embedded index has one owner, which other commands find by its name
+            options |= {"name": INDEX_OWNER}
+        actor: Any = StageActor  # ray's decorator adds what the class itself does not have
+        handle = actor.options(**options).remote(self.name, worker, self._config, self._home)
+        return Member(worker=worker, handle=handle)

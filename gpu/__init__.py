@@ -1,0 +1,1 @@
+"""Encoders that need torch. The only importer of torch."""

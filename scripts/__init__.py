@@ -1,0 +1,1 @@
+"""Entry points: the `pagegate` command line, sample documents, services for tests."""

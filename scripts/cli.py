@@ -1,0 +1,267 @@
+"""The command line, `pagegate`.
+
+Results go to stdout, progress and logs to stderr. Exit codes: 0 done and all well; 1 done, but some documents
+were rejected or failed; 2 usage or configuration; 3 something that is needed cannot be reached; 130 stopped.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+import time
+from pathlib import Path
+from typing import Annotated, Any
+
+import click
+import typer
+
+from pipeline.domain import Submission, SubmissionState
+from pipeline.errors import ConfigurationError, PagegateError
+from pipeline.wiring import Pipeline, describe_changes
+from scripts import output
+from scripts.processing import work_until
+from scripts.session import open_for_search, open_pipeline, the_org
+from scripts.sources import source_uris
+from scripts.watch import StageBars, Watch
+
+DONE, SOME_FAILED, STOPPED = 0, 1, 130
+
+app = typer.Typer(
+    help="PDFs become pages that can be found by what they say and look like, once their version is proved whole.",
+    epilog="State is kept in PAGEGATE_HOME (default ./.pagegate). Every setting can be given as PAGEGATE_*.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+
+Sources = Annotated[list[Path], typer.Argument(help="PDF files, or folders of PDFs.", show_default=False)]
+Config = Annotated[Path | None, typer.Option("--config", help="YAML file of settings.")]
+Org = Annotated[str | None, typer.Option("--org", help="The tenant (default: PAGEGATE_ORG).")]
+Json = Annotated[bool, typer.Option("--json", help="One JSON object a line on stdout.")]
+
+
+@app.command()
+def ingest(sources: Sources, config: Config = None, org: Org = None, json: Json = False) -> int:
+    """Register PDFs and process them until each is searchable, rejected or failed.
+
+    Run it again at any time: what is done is not done twice, and what was interrupted goes on.
+    """
+    with open_pipeline(config) as pipeline:
+        begun = time.monotonic()
+        submissions = _register(pipeline, sources, org)
+        watch = Watch(pipeline.ledger, [one.id for one in submissions], lambda one: _ended(pipeline, one, json))
+        with StageBars(watch, output.stderr) as bars:
+            completed = work_until(pipeline, config, watch.finished, bars.update)
+        _summarise(watch, pipeline, time.monotonic() - begun)
+    if not completed:
+        output.stderr.print("stopped: nothing is lost; the same command goes on where this one stopped")
+        return STOPPED
+    searchable = all(one.state == SubmissionState.SEARCHABLE for one in watch.ended)
+    return DONE if searchable else SOME_FAILED
+
+
+@app.command()
+def submit(sources: Sources, config: Config = None, org: Org = None, json: Json = False) -> int:
+    """Register PDFs only, for a worker to process."""
+    with open_pipeline(config) as pipeline:
+        for submission in _register(pipeline, sources, org):
+            _print_submission(pipeline, submission, json)
+    return DONE
+
+
+@app.command()
+def worker(
+    config: Config = None,
+    until_idle: Annotated[bool, typer.Option("--until-idle", help="End when nothing is left to do.")] = False,
+) -> int:
+    """Process whatever the ledger holds, until stopped (Ctrl-C or SIGTERM)."""
+    with open_pipeline(config) as pipeline:
+
+        def idle() -> bool:
+            return until_idle and pipeline.ledger.sweep() == 0 and pipeline.ledger.views.idle()
+
+        work_until(pipeline, config, idle, lambda: None)
+    return DONE
+
+
+@app.command()
+def status(
+    name: Annotated[str | None, typer.Argument(help="A submission or document id.", show_default=False)] = None,
+    config: Config = None,
+    org: Org = None,
+    json: Json = False,
+) -> int:
+    """What is searchable, what is at work, and what waits on what."""
+    with open_pipeline(config) as pipeline:
+        if name is None:
+            found = pipeline.ledger.views.status(org or pipeline.settings.org)
+            output.print_json(output.status_record(found)) if json else output.print_status(found)
+            return DONE
+        submissions = pipeline.ledger.views.submissions_of(name, org or pipeline.settings.org)
+        if not submissions:
+            raise ConfigurationError(f"no submission or document {name}: `pagegate status` counts those there are")
+        for submission in submissions:
+            _print_submission(pipeline, submission, json)
+    return DONE
+
+
+@app.command()
+def show(
+    version: Annotated[str, typer.Argument(help="A version id, or that of its submission or document.")],
+    page: Annotated[int | None, typer.Option("--page", help="Only this page (physical index from 0).")] = None,
+    config: Config = None,
+    org: Org = None,
+    json: Json = False,
+) -> int:
+    """The pages of a version: text verdicts and sources, artifacts, and the gate's report."""
+    with open_pipeline(config) as pipeline:
+        found = pipeline.ledger.views.version(version, org or pipeline.settings.org)
+        if found is None:
+            raise ConfigurationError(f"no version {version} (of this org): `ingest --json` prints version ids")
+        views = pipeline.ledger.views.pages(found.version_id)
+        records = [output.page_record(view) for view in views if page is None or view.page_index == page]
+        if not records:
+            raise ConfigurationError(f"no page {page}: the version has pages 0 to {found.page_count - 1}")
+        for record in records if json else []:
+            output.print_json(record)
+        if not json:
+            output.print_version(found, records)
+    return DONE
+
+
+@app.command()
+def search(
+    question: Annotated[str, typer.Argument(help="What you want to know.")],
+    k: Annotated[int | None, typer.Option("-k", help="How many pages.", min=1, max=1000)] = None,
+    config: Config = None,
+    org: Org = None,
+    json: Json = False,
+) -> int:
+    """Find the pages that answer a question."""
+    with open_for_search(config) as pipeline:
+        limit = k or pipeline.settings.search.limit
+        hits = pipeline.searcher.search(the_org(pipeline.settings, org), question, limit)
+        for hit in hits if json else []:
+            output.print_json(output.hit_record(hit))
+        if not json:
+            output.print_hits(question, hits)
+    return DONE
+
+
+@app.command("eval")
+def evaluate(
+    queries: Annotated[Path, typer.Argument(help="Questions with their evidence pages, one JSON object a line.")],
+    k: Annotated[int, typer.Option("-k", help="How many pages count.", min=1, max=1000)] = 10,
+    config: Config = None,
+    org: Org = None,
+    json: Json = False,
+) -> int:
+    """Recall, MRR and nDCG of the search, by kind and language, beside plain BM25."""
+    from pipeline.evaluation import load_questions
+    from scripts.evaluate import evaluate as run
+    from scripts.evaluate import print_evaluation
+
+    with open_for_search(config) as pipeline:
+        questions = load_questions(queries)
+        records = list(run(pipeline.searcher, the_org(pipeline.settings, org), questions, k))
+        for record in records if json else []:
+            output.print_json(record)
+        if not json:
+            print_evaluation(records, k)
+    return DONE
+
+
+@app.command()
+def profile(
+    config: Config = None,
+    adopt: Annotated[bool, typer.Option("--adopt", help="Put the settings' options in force.")] = False,
+    json: Json = False,
+) -> int:
+    """The options in force that change artifacts; with --adopt, take over those of the settings.
+
+    Adopting redoes the stages whose options changed, and what follows from them, at the next `ingest` or
+    `worker`. Until the gate has passed, the old pages stay searchable.
+    """
+    from pipeline.settings import load_settings
+
+    pipeline = Pipeline(load_settings(config))
+    try:
+        pipeline.prepare()
+        pipeline.check_encoder()
+        _show_profile(pipeline, adopt=adopt, json=json)
+    finally:
+        pipeline.close()
+    return DONE
+
+
+def _show_profile(pipeline: Pipeline, *, adopt: bool, json: bool) -> None:
+    before = pipeline.ledger.registry.profile()
+    if before is None:
+        raise ConfigurationError("the ledger has no profile")
+    changes = describe_changes(before.options, pipeline.options())
+    after = pipeline.ledger.registry.adopt(pipeline.options()) if adopt else before
+    if json:
+        output.print_json({"revision": after.revision, "options": after.options, "changes": changes, "adopted": adopt})
+        return
+    output.stdout.print(f"profile {after.revision} is in force")
+    for stage, options in after.options.items():
+        output.stdout.print(f"  {stage}: " + ", ".join(f"{name}={value}" for name, value in options.items()))
+    if changes:
+        output.stdout.print(("adopted: " if adopt else "the settings differ: ") + changes)
+
+
+def _register(pipeline: Pipeline, sources: list[Path], org: str | None) -> list[Submission]:
+    tenant = the_org(pipeline.settings, org)
+    return [pipeline.ledger.submissions.submit(tenant, uri, {}) for uri in source_uris(sources)]
+
+
+def _ended(pipeline: Pipeline, submission: Submission, json: bool) -> None:
+    """Told of each submission as it ends: JSON for all, a line for a person only where something is wrong."""
+    if json or submission.state != SubmissionState.SEARCHABLE:
+        _print_submission(pipeline, submission, json)
+
+
+def _print_submission(pipeline: Pipeline, submission: Submission, json: bool) -> None:
+    record = output.submission_record(submission, pipeline.ledger)
+    if json:
+        output.print_json(record)
+    else:
+        output.stdout.print(output.submission_line(record))
+
+
+def _summarise(watch: Watch, pipeline: Pipeline, seconds: float) -> None:
+    states = [one.state for one in watch.ended]
+    counts = ", ".join(f"{states.count(state)} {state.value}" for state in dict.fromkeys(states))
+    versions = {one.version_id for one in watch.ended if one.version_id}
+    views = [pipeline.ledger.views.version(version, None) for version in versions]
+    pages = sum(view.page_count for view in views if view)
+    output.stderr.print(
+        f"{watch.total} documents: {counts or 'none ended'}; {pages} pages in {seconds:.1f} s "
+        f"({pages / seconds:.1f} pages/s)"
+    )
+
+
+def main() -> None:
+    """Run the command and end the process with its exit code."""
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # more threads make a small MaxSim forty times slower
+    logging.basicConfig(stream=sys.stderr, level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s")
+    sys.exit(_run())
+
+
+def _run() -> int:
+    try:
+        code: Any = app(standalone_mode=False)
+    except PagegateError as error:
+        output.stderr.print(f"pagegate: {error.code}: {error.message}")
+        return error.exit_code
+    except click.ClickException as error:
+        error.show()
+        return error.exit_code
+    except (KeyboardInterrupt, click.Abort):
+        return STOPPED
+    return int(code or DONE)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,93 @@
+"""Works until submissions have ended: alone in this home, or by following who is at work in it."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import signal
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import FrameType
+from typing import TYPE_CHECKING
+
+from actors.home import Home
+from pipeline.wiring import INTAKE, Pipeline
+
+if TYPE_CHECKING:
+    from actors.supervisor import Supervisor
+
+log = logging.getLogger("pagegate")
+
+INTAKE_FIRST_S = 5.0
+"""How long submissions are taken in before Ray is started: often there is nothing left to do then."""
+FOLLOW_S = 0.5
+
+
+def work_until(
+    pipeline: Pipeline, config: Path | None, finished: Callable[[], bool], on_tick: Callable[[], None]
+) -> bool:
+    """Process the ledger's work until `finished`; False if a signal stopped it before.
+
+    If another process is at work in this home, it does the work and this one watches; should it end, this one
+    takes over.
+    """
+    home = Home(pipeline.settings.home)
+    while not home.acquire():
+        if finished():
+            return True
+        on_tick()
+        time.sleep(FOLLOW_S)
+    try:
+        if pipeline.settings.ledger.url is None:  # whoever held a lease in this home is no longer alive
+            pipeline.ledger.release(None)
+        _take_in(pipeline, on_tick)
+        return finished() or _supervise(pipeline, config, home, finished, on_tick)
+    finally:
+        home.release()
+
+
+def _take_in(pipeline: Pipeline, on_tick: Callable[[], None]) -> None:
+    deadline = time.monotonic() + INTAKE_FIRST_S
+    while time.monotonic() < deadline and pipeline.run(INTAKE, "intake"):
+        on_tick()
+
+
+def _supervise(
+    pipeline: Pipeline,
+    config: Path | None,
+    home: Home,
+    finished: Callable[[], bool],
+    on_tick: Callable[[], None],
+) -> bool:
+    import ray
+
+    from actors.cluster import start_local
+    from actors.supervisor import Supervisor
+
+    start_local(pipeline.settings.pools, home)
+    try:
+        supervisor = Supervisor(pipeline, config)
+        with _stops(supervisor):
+            supervisor.run(finished, lambda _report: on_tick())
+        return not supervisor.stopping
+    finally:
+        ray.shutdown()
+
+
+@contextlib.contextmanager
+def _stops(supervisor: Supervisor) -> Iterator[None]:
+    """Ctrl-C and SIGTERM end the supervisor after the windows in flight; a second one ends it at once."""
+
+    def stop(number: int, _frame: FrameType | None) -> None:
+        if supervisor.stopping:
+            raise KeyboardInterrupt
+        supervisor.stopping = True
+        log.warning("stopping after the windows in flight (%s); again to stop at once", signal.Signals(number).name)
+
+    before = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

@@ -1,0 +1,66 @@
+"""What every command begins with: settings, an open pipeline, and the way to the index."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from pathlib import Path
+
+from actors.home import Home
+from pipeline.errors import ConfigurationError
+from pipeline.protocols import VectorIndex
+from pipeline.settings import Settings, load_settings
+from pipeline.wiring import Pipeline
+
+
+@contextlib.contextmanager
+def open_pipeline(config: Path | None) -> Iterator[Pipeline]:
+    """A pipeline whose settings agree with those in force, closed at the end."""
+    pipeline = Pipeline(load_settings(config))
+    try:
+        yield pipeline.open()
+    finally:
+        pipeline.close()
+
+
+@contextlib.contextmanager
+def open_for_search(config: Path | None) -> Iterator[Pipeline]:
+    """As `open_pipeline`; the index is asked through its owner where another process is at work.
+
+    A profile that differs does not matter to a question; an encoder that differs does.
+    """
+    settings = load_settings(config)
+    with _index_owner(settings) as index:
+        pipeline = Pipeline(settings, index)
+        try:
+            pipeline.prepare()
+            pipeline.check_encoder()
+            yield pipeline
+        finally:
+            pipeline.close()
+
+
+@contextlib.contextmanager
+def _index_owner(settings: Settings) -> Iterator[VectorIndex | None]:
+    home = Home(settings.home)
+    address = home.address() if settings.home.is_dir() and home.busy() else None
+    if address is None:
+        yield None
+        return
+    import ray
+
+    from actors.cluster import RemoteIndex, connect
+
+    connect(address)
+    try:
+        yield RemoteIndex()
+    finally:
+        ray.shutdown()
+
+
+def the_org(settings: Settings, org: str | None) -> str:
+    """The tenant of this command. Raises `ConfigurationError` if none is named."""
+    named = org or settings.org
+    if not named:
+        raise ConfigurationError("no tenant is named: give --org, or set PAGEGATE_ORG")
+    return named
