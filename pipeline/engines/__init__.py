@@ -1,0 +1,1 @@
+"""Engines that need no GPU: OCR, the lexical late-interaction encoder and BM25."""
