@@ -1,0 +1,65 @@
+"""Fixtures that more than one suite uses: sample documents, the shared corpus, a MariaDB database."""
+
+from __future__ import annotations
+
+import os
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from sqlalchemy import NullPool, create_engine, make_url, text
+
+from scripts.samples import write_hostile, write_samples
+
+CORPUS = Path(__file__).resolve().parents[2] / "shared" / "corpus"
+
+
+@pytest.fixture(scope="session")
+def samples(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the three sample documents and questions.jsonl; read, never written."""
+    folder = tmp_path_factory.mktemp("samples")
+    write_samples(folder)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def hostile_samples(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the files of `scripts.samples.write_hostile`; read, never written."""
+    folder = tmp_path_factory.mktemp("hostile")
+    write_hostile(folder)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def corpus() -> Path:
+    """The folder of real PDFs beside the checkout; skips where there is none."""
+    if not CORPUS.is_dir():
+        pytest.skip("../shared/corpus is absent")
+    return CORPUS
+
+
+@pytest.fixture
+def mysql_url() -> Iterator[str]:
+    """The URL of a fresh MariaDB database, dropped after the test.
+
+    Skips without a server, and fails instead where PAGEGATE_TEST_REQUIRE_SERVICES=1.
+    """
+    server = make_url(_mysql_server())
+    database = f"pagegate_{uuid.uuid4().hex}"
+    engine = create_engine(server, poolclass=NullPool)
+    with engine.begin() as connection:
+        connection.execute(text(f"CREATE DATABASE {database} CHARACTER SET utf8mb4"))
+    yield server.set(database=database).render_as_string(hide_password=False)
+    with engine.begin() as connection:
+        connection.execute(text(f"DROP DATABASE {database}"))
+
+
+def _mysql_server() -> str:
+    url = os.environ.get("PAGEGATE_TEST_MYSQL_URL")
+    if url:
+        return url
+    hint = 'PAGEGATE_TEST_MYSQL_URL is unset: scripts/services start; eval "$(scripts/services env)"'
+    if os.environ.get("PAGEGATE_TEST_REQUIRE_SERVICES") == "1":
+        pytest.fail(hint)
+    pytest.skip(hint)
