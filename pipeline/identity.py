@@ -54,3 +54,18 @@ def artifact_key(document: str, version: str, page_index: int, role: str, sha256
 
 def _uuid(kind: str, *parts: str | int) -> str:
     return str(uuid.uuid5(NAMESPACE, canonical([kind, *parts]).decode()))
+
+
+def describe_changes(old: Mapping[str, Mapping[str, Any]], new: Mapping[str, Mapping[str, Any]]) -> str:
+    """The options that differ, as ``render.dpi: 150 → 200``."""
+    changes = [
+        f"{stage}.{name}: {_value(old, stage, name)} → {_value(new, stage, name)}"
+        for stage in sorted({*old, *new})
+        for name in sorted({*old.get(stage, {}), *new.get(stage, {})})
+        if _value(old, stage, name) != _value(new, stage, name)
+    ]
+    return ", ".join(changes)
+
+
+def _value(options: Mapping[str, Mapping[str, Any]], stage: str, name: str) -> Any:
+    return options.get(stage, {}).get(name, "absent")

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 
 from pipeline.domain import Candidates, Hit, IndexBuild, IndexQuery, ServedPage
 from pipeline.errors import ContractMismatch
-from pipeline.identity import digest
+from pipeline.identity import describe_changes, digest
 from pipeline.page_text import PageText, load_page_text
 from pipeline.protocols import Ledger, ObjectStore, PageEncoder, SparseEncoder, VectorIndex
 from pipeline.settings import SearchOptions
@@ -87,12 +87,13 @@ class Searcher:
 
 def check_contract(build: IndexBuild, encoder: PageEncoder) -> None:
     """Pages and queries meet only inside one contract. Raises `ContractMismatch`."""
-    if digest(dataclasses.asdict(encoder.contract)) != build.contract_digest:
-        mine, theirs = encoder.contract, build.contract
+    wanted = dataclasses.asdict(encoder.contract)
+    if digest(wanted) != build.contract_digest:
+        made_with = dataclasses.asdict(build.contract)
         raise ContractMismatch(
-            f"the settings' encoder is {mine.name} version {mine.version} ({mine.dim} dims), but the active "
-            f"build was made with {theirs.name} version {theirs.version} ({theirs.dim} dims) or with other "
-            "options: set the encoder back, or re-index with the new one"
+            f"the settings' encoder is not the one that the active build was made with: "
+            f"{describe_changes({'encoder': made_with}, {'encoder': wanted})}. "
+            "Set the encoder back, or re-index with the new one"
         )
 
 

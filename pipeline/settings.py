@@ -96,10 +96,12 @@ class Pools(Options):
 
 class SearchOptions(Options):
     limit: Annotated[int, Field(ge=1, le=1000)] = 10
-    rrf_k: Annotated[int, Field(ge=1)] = 60
-    """Constant of reciprocal rank fusion (Cormack, Clarke and Büttcher, SIGIR 2009)."""
+    rrf_k: Annotated[int, Field(ge=1)] = 10
+    """Constant of reciprocal rank fusion (Cormack, Clarke and Büttcher, SIGIR 2009; they used 60)."""
     dense_weight: Annotated[float, Field(ge=0)] = 1.0
-    sparse_weight: Annotated[float, Field(ge=0)] = 1.0
+    sparse_weight: Annotated[float, Field(ge=0)] = 4.0
+    """The lexical encoder sees the same words as BM25, and less sharply: with 37 questions over 2,382 pages of
+    manuals, 1:4 to 1:6 at k = 10 gave nDCG@10 0.76, 1:1 at k = 60 0.69. Another encoder wants other weights."""
 
 
 class LedgerSettings(Options):

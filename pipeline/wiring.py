@@ -9,7 +9,7 @@ from typing import Any
 from pipeline.domain import GateVerdict, StageName
 from pipeline.errors import ContractMismatch, EngineUnavailable, ProfileMismatch
 from pipeline.gate import run_gate
-from pipeline.identity import digest
+from pipeline.identity import describe_changes, digest
 from pipeline.intake import Intake
 from pipeline.pdf import PdfReader
 from pipeline.protocols import OcrEngine, PageEncoder, SparseEncoder, Stage, VectorIndex
@@ -191,18 +191,3 @@ class Pipeline:
                 return EncodeStage(self.store, self.encoder)
             case StageName.INDEX:
                 return IndexStage(self.store, self.index, self.sparse)
-
-
-def describe_changes(old: Mapping[str, Mapping[str, Any]], new: Mapping[str, Mapping[str, Any]]) -> str:
-    """The options that differ, as ``render.dpi: 150 → 200``."""
-    changes = [
-        f"{stage}.{name}: {_value(old, stage, name)} → {_value(new, stage, name)}"
-        for stage in sorted({*old, *new})
-        for name in sorted({*old.get(stage, {}), *new.get(stage, {})})
-        if _value(old, stage, name) != _value(new, stage, name)
-    ]
-    return ", ".join(changes)
-
-
-def _value(options: Mapping[str, Mapping[str, Any]], stage: str, name: str) -> Any:
-    return options.get(stage, {}).get(name, "absent")

@@ -18,7 +18,8 @@ import typer
 
 from pipeline.domain import Submission, SubmissionState
 from pipeline.errors import ConfigurationError, PagegateError
-from pipeline.wiring import Pipeline, describe_changes
+from pipeline.identity import describe_changes
+from pipeline.wiring import Pipeline
 from scripts import output
 from scripts.processing import work_until
 from scripts.session import open_for_search, open_pipeline, the_org

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -13,10 +14,15 @@ def source_uris(paths: Sequence[Path]) -> list[str]:
 
     Raises `ConfigurationError` for a path that is not there, and when there is nothing to do.
     """
-    uris = list(dict.fromkeys(path.absolute().as_uri() for named in paths for path in _files(named)))
+    uris = list(dict.fromkeys(source_uri(path) for named in paths for path in _files(named)))
     if not uris:
         raise ConfigurationError(f"no PDF below {', '.join(map(str, paths))}")
     return uris
+
+
+def source_uri(path: Path) -> str:
+    """The document's name: absolute and without ``..``. Links are kept: what they point at may change."""
+    return Path(os.path.abspath(path)).as_uri()  # noqa: PTH100 - `resolve` would follow links
 
 
 def _files(named: Path) -> Iterator[Path]:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 
-from pipeline.domain import LedgerStatus, StageName, Submission, TaskState
+from pipeline.domain import StageName, Submission, TaskState
 from pipeline.protocols import Ledger
 
 LOOK_S = 0.5
@@ -49,10 +49,6 @@ class Watch:
         took = time.monotonic() - begun
         self._next_look = begun + max(LOOK_S, 20 * took)
 
-    @property
-    def waiting(self) -> LedgerStatus:
-        return self._ledger.views.status(None)
-
 
 class StageBars:
     """Bars on stderr: one a stage, one for documents. Without a terminal, a line now and then."""
@@ -70,6 +66,7 @@ class StageBars:
         return self
 
     def __exit__(self, *_: object) -> None:
+        self._watch.look()
         self.update()
         self._progress.stop()
 
