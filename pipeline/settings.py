@@ -9,7 +9,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+import yaml
+from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError
 from pydantic_settings import (
     BaseSettings,
     PydanticBaseSettingsSource,
@@ -105,8 +106,8 @@ class SearchOptions(Options):
 
 
 class LedgerSettings(Options):
-    url: str | None = None
-    """SQLAlchemy URL; default is a SQLite file in `home`. Never printed: it may hold a password."""
+    url: SecretStr | None = None
+    """SQLAlchemy URL; default is a SQLite file in `home`. Secret, since it may hold a password."""
     attempts: Annotated[int, Field(ge=1)] = 3
     """Counted failures after which a page is given up."""
 
@@ -140,7 +141,9 @@ class Settings(BaseSettings):
 
     @property
     def ledger_url(self) -> str:
-        return self.ledger.url or f"sqlite:///{(self.home / 'ledger.sqlite').absolute()}"
+        if self.ledger.url:
+            return self.ledger.url.get_secret_value()
+        return f"sqlite:///{(self.home / 'ledger.sqlite').absolute()}"
 
 
 def load_settings(config: Path | None = None, **overrides: Any) -> Settings:
@@ -159,7 +162,10 @@ def load_settings(config: Path | None = None, **overrides: Any) -> Settings:
 def _read_yaml(config: Path) -> dict[str, Any]:
     if not config.is_file():
         raise ConfigurationError(f"no configuration file at {config}: check --config")
-    return YamlConfigSettingsSource(Settings, yaml_file=config)()
+    try:
+        return YamlConfigSettingsSource(Settings, yaml_file=config)()
+    except (yaml.YAMLError, ValueError, TypeError) as error:
+        raise ConfigurationError(f"{config} is not a YAML mapping of options: {error}") from error
 
 
 def _explain(error: ValidationError, config: Path | None) -> str:

@@ -16,7 +16,7 @@ from pipeline.protocols import OcrEngine, PageEncoder, SparseEncoder, Stage, Vec
 from pipeline.run_stage import WindowReport, run_stage
 from pipeline.search import Searcher, check_contract
 from pipeline.settings import PoolSettings, Settings
-from pipeline.stages import STAGES
+from pipeline.stages import CODE_VERSIONS, STAGES
 from pipeline.stages.encode import EncodeStage
 from pipeline.stages.index import IndexStage
 from pipeline.stages.ocr import OcrStage
@@ -62,7 +62,7 @@ class Pipeline:
         self._index = index
         self._made: dict[StageName, Stage] = {}
         settings.home.mkdir(parents=True, exist_ok=True)
-        self.ledger = SqlLedger(settings.ledger_url, settings.ledger.attempts)
+        self.ledger = SqlLedger(settings.ledger_url, CODE_VERSIONS, settings.ledger.attempts)
         self.store = FolderStore(settings.home / "objects")
 
     def open(self) -> Pipeline:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from pipeline.domain import (
@@ -21,7 +21,7 @@ from pipeline.domain import (
     Window,
 )
 from pipeline.identity import source_key, version_id
-from pipeline.stages import STAGES
+from pipeline.stages import CODE_VERSIONS, STAGES
 from pipeline.stores.sql import SqlLedger
 
 LEASE_S = 60.0
@@ -43,7 +43,7 @@ def ref(*parts: object) -> ArtifactRef:
 
 
 def open_ledger(url: str, **settings: Any) -> SqlLedger:
-    ledger = SqlLedger(url, **settings)
+    ledger = SqlLedger(url, CODE_VERSIONS, **settings)
     ledger.migrate()
     ledger.registry.found(options(), contract())
     return ledger
@@ -140,6 +140,3 @@ def current_content(ledger: SqlLedger, document_id: str) -> str | None:
     view = ledger.views.version(document_id, None)
     names = {hashlib.sha256(name.encode()).hexdigest(): name for name in "ABC"}
     return names[view.sha256] if view else None
-
-
-Clock = Callable[[], int]

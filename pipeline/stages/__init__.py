@@ -36,4 +36,4 @@ STAGES = (
     StageSpec(name=StageName.INDEX, version=1, pool="index", reads="vectors, text", writes="a point"),
 )
 
-STAGE = {spec.name: spec for spec in STAGES}
+CODE_VERSIONS = {spec.name: spec.version for spec in STAGES}

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 import threading
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -21,10 +23,11 @@ from pipeline.domain import (
     StageName,
     SubmissionState,
     TaskState,
+    Window,
 )
 from pipeline.errors import LeaseLost
 from pipeline.stores.sql import SqlLedger
-from pipeline.stores.sql.tables import documents, metadata, page_tasks, submissions
+from pipeline.stores.sql.tables import builds, documents, metadata, page_tasks, submissions
 from tests import ledger_driver as driver
 from tests.ledger_driver import LEASE_S, WORKER
 
@@ -88,8 +91,6 @@ def test_migrating_again_changes_nothing(ledger: SqlLedger) -> None:
 
 
 def test_the_databases_own_clock_counts_microseconds_since_the_epoch(url: str) -> None:
-    import time
-
     ledger = driver.open_ledger(url)
     now = ledger.database.read(ledger.database.now)
     assert abs(now / 1e6 - time.time()) < 5
@@ -355,8 +356,7 @@ def test_two_stages_of_one_page_that_complete_at_the_same_moment_both_count(url:
     for turn in range(10):
         driver.submit(ledger, f"file:///{turn}.pdf")
         driver.take_in(ledger, content=f"image-{turn}", pages=2)
-    image = driver.contract(version=2).__class__(name="image", version=1, dim=4, reads="image", options={})
-    _use_image_encoder(ledger, image)
+    _use_an_encoder_of_images(ledger)
     while ledger.tasks.pending(StageName.RENDER):
         driver.finish(ledger, driver.claim(ledger, StageName.RENDER))
     windows = []
@@ -365,9 +365,9 @@ def test_two_stages_of_one_page_that_complete_at_the_same_moment_both_count(url:
     for text, encode in windows:
         barrier = threading.Barrier(2)
 
-        def settle(window: object, barrier: threading.Barrier = barrier) -> int:
+        def settle(window: Window, barrier: threading.Barrier = barrier) -> int:
             barrier.wait()
-            return driver.finish(ledger, window)  # type: ignore[arg-type]
+            return driver.finish(ledger, window)
 
         with ThreadPoolExecutor(2) as threads:
             assert list(threads.map(settle, (text, encode))) == [2, 2]
@@ -375,14 +375,10 @@ def test_two_stages_of_one_page_that_complete_at_the_same_moment_both_count(url:
     ledger.close()
 
 
-def _use_image_encoder(ledger: SqlLedger, contract: object) -> None:
-    """Make the active build one whose encoder reads the image, so that encode and text run side by side."""
-    import dataclasses
-
-    from pipeline.stores.sql.tables import builds
-
-    described = dataclasses.asdict(contract)  # type: ignore[call-overload]
-    ledger.database.write(lambda c: c.execute(update(builds).values(contract=described)))
+def _use_an_encoder_of_images(ledger: SqlLedger) -> None:
+    """So that encode and text run side by side."""
+    reads_images = dataclasses.asdict(driver.contract()) | {"reads": "image"}
+    ledger.database.write(lambda connection: connection.execute(update(builds).values(contract=reads_images)))
 
 
 def test_no_page_is_claimed_twice_by_workers_that_claim_at_the_same_time(url: str) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from alembic import command
@@ -11,7 +11,7 @@ from alembic.runtime.migration import MigrationContext
 from alembic.script import ScriptDirectory
 from sqlalchemy import Connection, func, select
 
-from pipeline.domain import VersionBuildState
+from pipeline.domain import StageName, VersionBuildState
 from pipeline.stores.sql.advancing import advance_version, current_profile
 from pipeline.stores.sql.database import Database
 from pipeline.stores.sql.gates import Gates
@@ -28,10 +28,18 @@ VERSIONS_PER_SWEEP = 4
 class SqlLedger:
     """See `pipeline.protocols.Ledger` for the contract."""
 
-    def __init__(self, url: str, attempts: int = 3, clock: Callable[[], int] | None = None) -> None:
+    def __init__(
+        self,
+        url: str,
+        code_versions: Mapping[StageName, int],
+        attempts: int = 3,
+        clock: Callable[[], int] | None = None,
+    ) -> None:
+        """`code_versions` are the stages' versions that this process can do; `attempts` are the counted failures
+        after which a page is given up; `clock` replaces the database's own in tests."""
         self.database = Database(url, clock)
         self.submissions = Submissions(self.database, attempts)
-        self.tasks = Tasks(self.database, attempts)
+        self.tasks = Tasks(self.database, code_versions, attempts)
         self.gates = Gates(self.database, self.tasks)
         self.registry = Registry(self.database)
         self.views = Views(self.database)

@@ -21,7 +21,6 @@ from pipeline.domain import (
     VersionBuildState,
     Window,
 )
-from pipeline.stages import STAGE
 from pipeline.stores.sql import records
 from pipeline.stores.sql.advancing import NO_LIMIT, advance, live_builds
 from pipeline.stores.sql.database import Database
@@ -36,12 +35,13 @@ MAX_BACKOFF_S = 300.0
 class Tasks:
     """See `pipeline.protocols.TaskQueue` for the contract."""
 
-    def __init__(self, database: Database, attempts: int) -> None:
+    def __init__(self, database: Database, code_versions: Mapping[StageName, int], attempts: int) -> None:
         self._database = database
+        self._code_versions = code_versions
         self._attempts = attempts
 
     def pending(self, stage: StageName) -> bool:
-        query = select(page_tasks.c.id).where(*_claimable(stage)).limit(1)
+        query = select(page_tasks.c.id).where(*self._claimable(stage)).limit(1)
         return self._database.read(
             lambda connection: (
                 connection.execute(query.where(page_tasks.c.available_at <= self._database.now(connection))).first()
@@ -94,13 +94,21 @@ class Tasks:
         _begin_epoch(connection, {row.version_id for row in rows}, now)
         advance(connection, [row.page_id for row in rows], now)
 
+    def _claimable(self, stage: StageName) -> list[Any]:
+        """Rows that this code can do: one of another code version is left to a worker that has it."""
+        return [
+            page_tasks.c.stage == stage,
+            page_tasks.c.state == TaskState.PENDING,
+            page_tasks.c.code_version == self._code_versions[stage],
+        ]
+
     def _claim(
         self, connection: Connection, stage: StageName, limit: int, lease_s: float, worker: str, token: str
     ) -> Window | None:
         now = self._database.now(connection)
         held = _of_token(connection, token)  # of a commit whose answer was lost
         if not held:
-            held = _trim(_candidates(connection, stage, limit, now))
+            held = _trim(_candidates(connection, self._claimable(stage), limit, now))
             lease = {
                 "state": TaskState.LEASED,
                 "token": token,
@@ -205,23 +213,14 @@ class Tasks:
         return change
 
 
-def _claimable(stage: StageName) -> list[Any]:
-    """Rows that this code can do: one of another code version is left to a worker that has it."""
-    return [
-        page_tasks.c.stage == stage,
-        page_tasks.c.state == TaskState.PENDING,
-        page_tasks.c.code_version == STAGE[stage].version,
-    ]
-
-
 def _overdue(now: int) -> list[Any]:
     return [page_tasks.c.state == TaskState.LEASED, page_tasks.c.lease_until < now]
 
 
-def _candidates(connection: Connection, stage: StageName, limit: int, now: int) -> list[tuple[int, int]]:
+def _candidates(connection: Connection, claimable: list[Any], limit: int, now: int) -> list[tuple[int, int]]:
     query = (
         select(page_tasks.c.id, page_tasks.c.max_window)
-        .where(*_claimable(stage), page_tasks.c.available_at <= now)
+        .where(*claimable, page_tasks.c.available_at <= now)
         .order_by(page_tasks.c.priority, page_tasks.c.order_key, page_tasks.c.id)
         .limit(limit)
         .with_for_update(skip_locked=True)
