@@ -30,6 +30,7 @@ def start_local(pools: Pools, home: Home) -> None:
     needed = math.ceil(sum(pool.size * pool.cpus for pool in sizes))
     try:
         context: Any = ray.init(
+            address="local",  # never somebody else's Ray that happens to run here
             num_cpus=max(os.cpu_count() or 1, needed),
             object_store_memory=OBJECT_STORE_BYTES,
             namespace=NAMESPACE,

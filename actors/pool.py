@@ -26,6 +26,7 @@ class Member:
     worker: str
     handle: Any
     call: Any = None
+    called_at: float = 0.0
 
 
 class ActorPool:
@@ -51,10 +52,18 @@ class ActorPool:
     def call(self, member: Member) -> Any:
         """Have an idle member do one window; returns the reference of its report."""
         member.call = member.handle.work.remote()
+        member.called_at = time.monotonic()
         return member.call
 
     def member_at(self, call: Any) -> Member | None:
         return next((member for member in self._members if member.call == call), None)
+
+    def kill_hung(self) -> None:
+        """Kill actors whose call outlasts every lease that its window can have; they then count as dead."""
+        longest_s = self._settings.window * self._settings.lease_s
+        for member in self._members:
+            if member.call is not None and time.monotonic() - member.called_at > longest_s:
+                ray.kill(member.handle)
 
     def bury(self, member: Member) -> None:
         """Forget a dead actor; its place is filled after a moment that grows with the deaths in a row."""

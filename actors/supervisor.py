@@ -124,6 +124,8 @@ class Supervisor:
     def _sweep(self) -> None:
         if time.monotonic() - self._swept >= SWEEP_S:
             self._pipeline.ledger.sweep()
+            for pool in self._pools:
+                pool.kill_hung()
             self._swept = time.monotonic()
 
     def _stop(self) -> None:

@@ -11,9 +11,8 @@ import os
 import sys
 import time
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
-import click
 import typer
 
 from pipeline.domain import Submission, SubmissionState
@@ -26,7 +25,7 @@ from scripts.session import open_for_search, open_pipeline, the_org
 from scripts.sources import source_uris
 from scripts.watch import StageBars, Watch
 
-DONE, SOME_FAILED, STOPPED = 0, 1, 130
+SOME_FAILED, STOPPED = 1, 130
 
 app = typer.Typer(
     help="PDFs become pages that can be found by what they say and look like, once their version is proved whole.",
@@ -43,7 +42,7 @@ Json = Annotated[bool, typer.Option("--json", help="One JSON object a line on st
 
 
 @app.command()
-def ingest(sources: Sources, config: Config = None, org: Org = None, json: Json = False) -> int:
+def ingest(sources: Sources, config: Config = None, org: Org = None, json: Json = False) -> None:
     """Register PDFs and process them until each is searchable, rejected or failed.
 
     Run it again at any time: what is done is not done twice, and what was interrupted goes on.
@@ -57,25 +56,24 @@ def ingest(sources: Sources, config: Config = None, org: Org = None, json: Json 
         _summarise(watch, pipeline, time.monotonic() - begun)
     if not completed:
         output.stderr.print("stopped: nothing is lost; the same command goes on where this one stopped")
-        return STOPPED
-    searchable = all(one.state == SubmissionState.SEARCHABLE for one in watch.ended)
-    return DONE if searchable else SOME_FAILED
+        raise typer.Exit(STOPPED)
+    if any(one.state != SubmissionState.SEARCHABLE for one in watch.ended):
+        raise typer.Exit(SOME_FAILED)
 
 
 @app.command()
-def submit(sources: Sources, config: Config = None, org: Org = None, json: Json = False) -> int:
+def submit(sources: Sources, config: Config = None, org: Org = None, json: Json = False) -> None:
     """Register PDFs only, for a worker to process."""
     with open_pipeline(config) as pipeline:
         for submission in _register(pipeline, sources, org):
             _print_submission(pipeline, submission, json)
-    return DONE
 
 
 @app.command()
 def worker(
     config: Config = None,
     until_idle: Annotated[bool, typer.Option("--until-idle", help="End when nothing is left to do.")] = False,
-) -> int:
+) -> None:
     """Process whatever the ledger holds, until stopped (Ctrl-C or SIGTERM)."""
     with open_pipeline(config) as pipeline:
 
@@ -83,7 +81,6 @@ def worker(
             return until_idle and pipeline.ledger.sweep() == 0 and pipeline.ledger.views.idle()
 
         work_until(pipeline, config, idle, lambda: None)
-    return DONE
 
 
 @app.command()
@@ -92,19 +89,18 @@ def status(
     config: Config = None,
     org: Org = None,
     json: Json = False,
-) -> int:
+) -> None:
     """What is searchable, what is at work, and what waits on what."""
     with open_pipeline(config) as pipeline:
         if name is None:
             found = pipeline.ledger.views.status(org or pipeline.settings.org)
             output.print_json(output.status_record(found)) if json else output.print_status(found)
-            return DONE
+            return
         submissions = pipeline.ledger.views.submissions_of(name, org or pipeline.settings.org)
         if not submissions:
             raise ConfigurationError(f"no submission or document {name}: `pagegate status` counts those there are")
         for submission in submissions:
             _print_submission(pipeline, submission, json)
-    return DONE
 
 
 @app.command()
@@ -114,7 +110,7 @@ def show(
     config: Config = None,
     org: Org = None,
     json: Json = False,
-) -> int:
+) -> None:
     """The pages of a version: text verdicts and sources, artifacts, and the gate's report."""
     with open_pipeline(config) as pipeline:
         found = pipeline.ledger.views.version(version, org or pipeline.settings.org)
@@ -128,7 +124,6 @@ def show(
             output.print_json(record)
         if not json:
             output.print_version(found, records)
-    return DONE
 
 
 @app.command()
@@ -138,7 +133,7 @@ def search(
     config: Config = None,
     org: Org = None,
     json: Json = False,
-) -> int:
+) -> None:
     """Find the pages that answer a question."""
     with open_for_search(config) as pipeline:
         limit = k or pipeline.settings.search.limit
@@ -147,7 +142,6 @@ def search(
             output.print_json(output.hit_record(hit))
         if not json:
             output.print_hits(question, hits)
-    return DONE
 
 
 @app.command("eval")
@@ -157,7 +151,7 @@ def evaluate(
     config: Config = None,
     org: Org = None,
     json: Json = False,
-) -> int:
+) -> None:
     """Recall, MRR and nDCG of the search, by kind and language, beside plain BM25."""
     from pipeline.evaluation import load_questions
     from scripts.evaluate import evaluate as run
@@ -170,7 +164,6 @@ def evaluate(
             output.print_json(record)
         if not json:
             print_evaluation(records, k)
-    return DONE
 
 
 @app.command()
@@ -178,7 +171,7 @@ def profile(
     config: Config = None,
     adopt: Annotated[bool, typer.Option("--adopt", help="Put the settings' options in force.")] = False,
     json: Json = False,
-) -> int:
+) -> None:
     """The options in force that change artifacts; with --adopt, take over those of the settings.
 
     Adopting redoes the stages whose options changed, and what follows from them, at the next `ingest` or
@@ -193,7 +186,6 @@ def profile(
         _show_profile(pipeline, adopt=adopt, json=json)
     finally:
         pipeline.close()
-    return DONE
 
 
 def _show_profile(pipeline: Pipeline, *, adopt: bool, json: bool) -> None:
@@ -247,21 +239,11 @@ def main() -> None:
     """Run the command and end the process with its exit code."""
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # more threads make a small MaxSim forty times slower
     logging.basicConfig(stream=sys.stderr, level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s")
-    sys.exit(_run())
-
-
-def _run() -> int:
     try:
-        code: Any = app(standalone_mode=False)
+        app()
     except PagegateError as error:
         output.stderr.print(f"pagegate: {error.code}: {error.message}")
-        return error.exit_code
-    except click.ClickException as error:
-        error.show()
-        return error.exit_code
-    except (KeyboardInterrupt, click.Abort):
-        return STOPPED
-    return int(code or DONE)
+        sys.exit(error.exit_code)
 
 
 if __name__ == "__main__":
