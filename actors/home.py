@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import json
+import logging
 import os
 from pathlib import Path
 from typing import IO
+
+import psutil
+
+log = logging.getLogger("pagegate.home")
 
 
 class Home:
@@ -15,6 +21,7 @@ class Home:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._address_file = folder / "cluster.json"
+        self._workers = folder / "workers"
         self._lock: IO[str] | None = None
 
     def acquire(self) -> bool:
@@ -28,6 +35,25 @@ class Home:
         self._lock = lock
         self._address_file.unlink(missing_ok=True)
         return True
+
+    def enlist(self) -> None:
+        """Note that this process works for the one at work here, and has no business without it."""
+        self._workers.mkdir(exist_ok=True)
+        (self._workers / str(os.getpid())).write_text(str(psutil.Process().create_time()))
+
+    def kill_orphans(self) -> None:
+        """Kill workers that a killed supervisor left behind: they may hold the index or a lock of the ledger.
+
+        Ray ends them too, but one that is stuck while it exits has been seen to stay. Only for who holds the lock.
+        """
+        for noted in self._workers.glob("*"):
+            with contextlib.suppress(psutil.NoSuchProcess):
+                process = psutil.Process(int(noted.name))
+                if str(process.create_time()) == noted.read_text():
+                    log.warning("killing process %s, which an earlier run left behind", noted.name)
+                    process.kill()
+                    process.wait(10)
+            noted.unlink()
 
     def busy(self) -> bool:
         """Whether another process is at work here."""

@@ -8,6 +8,7 @@ from typing import Any
 
 import ray
 
+from actors.home import Home
 from pipeline.run_stage import WindowReport
 from pipeline.settings import load_settings
 from pipeline.wiring import Pipeline, kinds_of
@@ -23,6 +24,7 @@ class StageActor:
     def __init__(self, pool: str, worker: str, config: Path | None, home: Path) -> None:
         self._kinds = kinds_of(pool)
         self._worker = worker
+        Home(home).enlist()
         self._pipeline = Pipeline(load_settings(config, home=home)).open()
 
     def ready(self) -> str:

@@ -33,12 +33,15 @@ def work_until(
     takes over.
     """
     home = Home(pipeline.settings.home)
-    while not home.acquire():
-        if finished():
-            return True
-        on_tick()
-        time.sleep(FOLLOW_S)
+    if not home.acquire():
+        log.warning("another process is at work in %s: following it", pipeline.settings.home)
+        while not home.acquire():
+            if finished():
+                return True
+            on_tick()
+            time.sleep(FOLLOW_S)
     try:
+        home.kill_orphans()
         if pipeline.settings.ledger.url is None:  # whoever held a lease in this home is no longer alive
             pipeline.ledger.release(None)
         _take_in(pipeline, on_tick)

@@ -115,9 +115,11 @@ def _settle(connection: Connection, where: Any, now: int) -> int:
     fresh = [_new_row(page.row, step, now) for page in planned for step in page.steps if step.row is None]
     if fresh:
         connection.execute(insert(page_tasks), fresh)
-    revived = [step for page in planned for step in page.steps if step.row and step.row.state == TaskState.SUPERSEDED]
-    _set_state(connection, [step.row.id for step in revived if step.row], TaskState.SUPERSEDED, TaskState.PENDING)
-    _set_state(connection, _unwanted(planned), TaskState.PENDING, TaskState.SUPERSEDED)
+    revived = [
+        step.row.id for page in planned for step in page.steps if step.row and step.row.state == TaskState.SUPERSEDED
+    ]
+    _set_state(connection, revived, TaskState.SUPERSEDED, TaskState.PENDING, now)
+    _set_state(connection, _unwanted(planned), TaskState.PENDING, TaskState.SUPERSEDED, now)
     touched = {row["version_id"] for row in fresh} | {page.row.version_id for page in planned if revived}
     _reopen_gates(connection, touched, now)
     return len(fresh) + len(revived)
@@ -171,11 +173,10 @@ def _new_row(page: AnyRow, step: Step, now: int) -> dict[str, Any]:
     }
 
 
-def _set_state(connection: Connection, ids: Sequence[int], old: TaskState, new: TaskState) -> None:
+def _set_state(connection: Connection, ids: Sequence[int], old: TaskState, new: TaskState, now: int) -> None:
     if ids:
-        statement = (
-            update(page_tasks).where(page_tasks.c.id == bindparam("task"), page_tasks.c.state == old).values(state=new)
-        )
+        which = page_tasks.c.id == bindparam("task"), page_tasks.c.state == old
+        statement = update(page_tasks).where(*which).values(state=new, available_at=now)
         connection.execute(statement, [{"task": task_id} for task_id in ids])
 
 

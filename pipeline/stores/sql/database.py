@@ -25,7 +25,7 @@ A commit whose answer was lost is among them: every transaction here may be run 
 own token first."""
 
 SQLITE_AGAIN = {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED}
-BUSY_TIMEOUT_MS = 30_000
+BUSY_TIMEOUT_MS = 10_000
 ATTEMPTS = 8
 
 

@@ -128,7 +128,7 @@ class Submissions:
         query = (
             select(submissions.c.id)
             .where(*_queued(now))
-            .order_by(submissions.c.created_at, submissions.c.id)
+            .order_by(submissions.c.created_at, submissions.c.revision, submissions.c.id)
             .limit(1)
             .with_for_update(skip_locked=True)
         )

@@ -30,6 +30,8 @@ from pipeline.stores.sql.tables import documents, page_tasks, pages, version_bui
 FREE: dict[str, Any] = {"token": None, "worker": None, "lease_until": None}
 BACKOFF_S = 2.0
 MAX_BACKOFF_S = 300.0
+LOST_INPUT_MICROS = 30_000_000
+"""How long a row whose input is gone waits if no row can make that again (a source that we lost)."""
 
 
 class Tasks:
@@ -164,6 +166,7 @@ class Tasks:
                 change["available_at"] = now + int(outcome.delay_s * 1e6)
             case InputLost():
                 change |= {"error_code": "artifact_lost", "error_message": f"{outcome.key} is lost"}
+                change["available_at"] = now + LOST_INPUT_MICROS
         return change
 
     def _reopen_inputs(self, connection: Connection, outcomes: Sequence[Outcome], now: int) -> None:
