@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+import socket
 from typing import Any
 
 import ray
@@ -19,13 +20,18 @@ INDEX_OWNER = "index-owner"
 OBJECT_STORE_BYTES = 128 * 1024**2
 """Keys travel between actors, not pixels: Ray's own store stays nearly empty."""
 
+CONNECT_S = 5.0
+ANSWER_S = 60.0
+"""How long the index's owner may take, which answers between two windows."""
+
 QUIET: dict[str, Any] = {"include_dashboard": False, "log_to_driver": False, "logging_level": "ERROR"}
 
 
-def start_local(pools: Pools, home: Home) -> None:
-    """Start Ray on this machine, large enough for the pools, and announce it in `home`."""
-    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
+def start_local(pools: Pools, home: Home, token: str) -> None:
+    """Start Ray on this machine, large enough for the pools, and announce it in `home`.
+
+    `token` is that of `actors.environment.own_ray`. Raises `RayUnavailable`.
+    """
     sizes = [getattr(pools, name) for name in type(pools).model_fields]
     needed = math.ceil(sum(pool.size * pool.cpus for pool in sizes))
     try:
@@ -38,27 +44,24 @@ def start_local(pools: Pools, home: Home) -> None:
         )
     except (RayError, OSError, RuntimeError, ValueError) as error:
         raise RayUnavailable(f"Ray could not be started on this machine: {error}") from error
-    home.announce(context.address_info["gcs_address"])
+    home.announce(context.address_info["gcs_address"], token)
 
 
 def connect(address: str) -> None:
-    """Join the Ray at `address`. Raises `RayUnavailable`."""
-    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    """Join the Ray at `address`, for which `actors.environment.join_ray` has prepared. Raises `RayUnavailable`."""
+    host, _, port = address.rpartition(":")
     try:
+        socket.create_connection((host, int(port)), timeout=CONNECT_S).close()
         ray.init(address=address, namespace=NAMESPACE, **QUIET)
-    except (RayError, OSError, RuntimeError, ConnectionError) as error:
-        raise RayUnavailable(f"no Ray answers at {address}: is the supervisor still running?") from error
+    except (RayError, OSError, RuntimeError, ValueError) as error:
+        raise RayUnavailable(f"the process at work here has no Ray at {address} (any more): {error}") from error
 
 
 class RemoteIndex:
     """The index as another command's owner actor answers for it."""
 
-    def __init__(self) -> None:
-        """Raises `RayUnavailable` if nobody owns the index in the Ray that this process is connected to."""
-        try:
-            self._owner = ray.get_actor(INDEX_OWNER, namespace=NAMESPACE)
-        except ValueError as error:
-            raise RayUnavailable("no actor owns the index yet: try again in a moment") from error
+    def __init__(self, owner: Any) -> None:
+        self._owner = owner
 
     def search(self, collection: str, query: IndexQuery, limit: int) -> Any:
         return self._call("search", collection, query, limit)
@@ -68,6 +71,14 @@ class RemoteIndex:
 
     def _call(self, method: str, *arguments: Any) -> Any:
         try:
-            return ray.get(self._owner.call_index.remote(method, arguments))
+            return ray.get(self._owner.call_index.remote(method, arguments), timeout=ANSWER_S)
         except RayError as error:
             raise RayUnavailable(f"the owner of the index did not answer: {error}") from error
+
+
+def find_index() -> RemoteIndex | None:
+    """The index through its owner in the Ray that this process has joined; None if nobody owns it yet."""
+    try:
+        return RemoteIndex(ray.get_actor(INDEX_OWNER, namespace=NAMESPACE))
+    except ValueError:
+        return None

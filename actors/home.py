@@ -62,19 +62,20 @@ class Home:
         self.release()
         return False
 
-    def announce(self, address: str) -> None:
-        """Tell other commands where this home's Ray is."""
+    def announce(self, address: str, token: str) -> None:
+        """Tell other commands of this user where this home's Ray is, and what opens it."""
         temporary = self._address_file.with_suffix(".new")
-        temporary.write_text(json.dumps({"address": address, "pid": os.getpid()}))
+        with os.fdopen(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
+            json.dump({"address": address, "token": token}, file)
         temporary.replace(self._address_file)
 
-    def address(self) -> str | None:
-        """Ray's address of the process at work here, if it has announced one."""
+    def cluster(self) -> tuple[str, str] | None:
+        """Address and token of the Ray of the process at work here, if it has announced one."""
         try:
-            found: str = json.loads(self._address_file.read_text())["address"]
+            found = json.loads(self._address_file.read_text())
         except FileNotFoundError:
             return None
-        return found
+        return found["address"], found["token"]
 
     def release(self) -> None:
         """No longer be the one at work here. Harmless when it is not."""

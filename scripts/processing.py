@@ -11,6 +11,7 @@ from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING
 
+from actors.environment import own_ray
 from actors.home import Home
 from pipeline.wiring import INTAKE, Pipeline
 
@@ -63,12 +64,14 @@ def _supervise(
     finished: Callable[[], bool],
     on_tick: Callable[[], None],
 ) -> bool:
+    token = own_ray()
+
     import ray
 
     from actors.cluster import start_local
     from actors.supervisor import Supervisor
 
-    start_local(pipeline.settings.pools, home)
+    start_local(pipeline.settings.pools, home, token)
     try:
         supervisor = Supervisor(pipeline, config)
         with _stops(supervisor):

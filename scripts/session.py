@@ -6,6 +6,7 @@ import contextlib
 from collections.abc import Iterator
 from pathlib import Path
 
+from actors.environment import join_ray
 from actors.home import Home
 from pipeline.errors import ConfigurationError
 from pipeline.protocols import VectorIndex
@@ -42,18 +43,22 @@ def open_for_search(config: Path | None) -> Iterator[Pipeline]:
 
 @contextlib.contextmanager
 def _index_owner(settings: Settings) -> Iterator[VectorIndex | None]:
+    """The index through whoever is at work in this home; None if nobody is, or if it has not started Ray (yet)."""
     home = Home(settings.home)
-    address = home.address() if settings.home.is_dir() and home.busy() else None
-    if address is None:
+    cluster = home.cluster() if settings.home.is_dir() and home.busy() else None
+    if cluster is None:
         yield None
         return
+    address, token = cluster
+    join_ray(token)
+
     import ray
 
-    from actors.cluster import RemoteIndex, connect
+    from actors.cluster import connect, find_index
 
     connect(address)
     try:
-        yield RemoteIndex()
+        yield find_index()
     finally:
         ray.shutdown()
 

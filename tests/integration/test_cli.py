@@ -7,12 +7,14 @@ import os
 import shutil
 import subprocess
 import sys
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from actors.home import Home
 from tests.pdfs import write_pdf
 from tests.pipelines import ingest, open_at
 
@@ -213,3 +215,20 @@ def test_help_reads_like_a_manual(shell: Shell) -> None:
     for verb in ("ingest", "submit", "worker", "status", "show", "search", "eval", "profile"):
         assert verb in shown
         assert shell.run(verb, "--help").returncode == 0
+
+
+@pytest.mark.ray
+def test_a_search_whose_index_owner_has_just_gone_says_so_soon(shell: Shell, tmp_path: Path) -> None:
+    """The home is locked and an address is announced, but no Ray answers there."""
+    pipeline = open_at(shell.home)
+    ingest(pipeline, write_pdf(tmp_path / "a.pdf", ["alpha"]), org="demo")
+    pipeline.close()
+    home = Home(shell.home)
+    assert home.acquire()
+    home.announce("127.0.0.1:1", "token")
+    begun = time.monotonic()
+    done = shell.run("search", "alpha", "--org", "demo")
+    assert (done.returncode, time.monotonic() - begun < 20) == (3, True)
+    assert "ray_unavailable" in done.stderr
+    home.release()
+    assert shell.run("search", "alpha", "--org", "demo").returncode == 0

@@ -96,6 +96,8 @@ def test_a_turned_arrow_is_found(name: str, source: str) -> None:
         ("pipeline.wiring", {"ray", "torch", "pymupdf", "qdrant_edge", "rapidocr", "mineru"}),
         ("actors", {"torch", "transformers", "mineru"}),
         ("actors.supervisor", {"torch", "transformers", "pymupdf", "mineru"}),
+        ("actors.home", {"ray"}),
+        ("actors.environment", {"ray"}),
         ("scripts.cli", {"ray", "torch", "pymupdf", "rapidocr"}),
     ],
 )

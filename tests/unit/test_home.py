@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import stat
 import subprocess
 import sys
 from pathlib import Path
@@ -43,12 +44,13 @@ def test_the_lock_ends_with_its_process(tmp_path: Path) -> None:
 
 def test_the_address_is_there_while_somebody_is_at_work(tmp_path: Path) -> None:
     home = Home(tmp_path)
-    assert home.address() is None
+    assert home.cluster() is None
     home.acquire()
-    home.announce("127.0.0.1:6379")
-    assert Home(tmp_path).address() == "127.0.0.1:6379"
+    home.announce("127.0.0.1:6379", "token")
+    assert Home(tmp_path).cluster() == ("127.0.0.1:6379", "token")
+    assert stat.S_IMODE((tmp_path / "cluster.json").stat().st_mode) == 0o600
     home.release()
-    assert home.address() is None
+    assert home.cluster() is None
 
 
 def test_workers_left_behind_are_killed(tmp_path: Path) -> None:
