@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import itertools
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
+from pipeline.batches import batches
 from pipeline.domain import GateReport, GateVerdict, GateWork, PageFailure, PageProof, PointFacts
 from pipeline.errors import ArtifactLost, LeaseLost
 from pipeline.protocols import Ledger, ObjectStore, VectorIndex
@@ -45,7 +45,7 @@ def _validate(work: GateWork, ledger: Ledger, store: ObjectStore, index: VectorI
     failures = [*_incomplete(work), *(proof.failure for proof in work.pages if proof.failure)]
     missing: list[Missing] = []
     if not failures:
-        for batch in _batches(work.pages):
+        for batch in batches(work.pages, BATCH):
             missing += _read_back(work, batch, store, index)
             if not ledger.gates.renew(work.token, lease_s):
                 raise LeaseLost(f"the gate of version {work.version_id} was taken over")
@@ -64,12 +64,6 @@ def _incomplete(work: GateWork) -> Iterator[PageFailure]:
     for page_index in sorted(set(range(work.page_count)) ^ set(indices)):
         message = f"the version has {work.page_count} pages, but page {page_index} is not one of those worked on"
         yield PageFailure(page_index=page_index, stage="gate", code="page_missing", message=message)
-
-
-def _batches(proofs: Sequence[PageProof]) -> Iterator[list[PageProof]]:
-    remaining = iter(proofs)
-    while batch := list(itertools.islice(remaining, BATCH)):
-        yield batch
 
 
 def _read_back(

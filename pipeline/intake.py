@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
+import os
 from pathlib import Path
-from urllib.parse import unquote, urlsplit
+from urllib.parse import unquote_to_bytes, urlsplit
 
 from pipeline.domain import ArtifactRef, Submission, VersionDraft
 from pipeline.errors import (
@@ -79,7 +80,7 @@ def source_path(source_uri: str) -> Path:
     parts = urlsplit(source_uri)
     if parts.scheme != "file":
         raise SourceMissing(f"{source_uri}: only local files can be read in this set-up")
-    return Path(unquote(parts.path))
+    return Path(os.fsdecode(unquote_to_bytes(parts.path)))
 
 
 def _describe(version: str, source: ArtifactRef, path: Path, info: PdfInfo) -> VersionDraft:

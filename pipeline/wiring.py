@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import importlib.util
 from collections.abc import Mapping
 from typing import Any
 
@@ -68,7 +69,7 @@ class Pipeline:
     def open(self) -> Pipeline:
         """Prepare, and check the settings against what is in force.
 
-        Raises `ProfileMismatch`, `ContractMismatch` or `EngineUnavailable` before anything is begun.
+        Raises `ProfileMismatch` or `ContractMismatch` before anything is begun.
         """
         self.prepare()
         self.check_encoder()
@@ -87,7 +88,16 @@ class Pipeline:
                 self.__dict__.pop(part).close()
         self.ledger.close()
 
+    def check_engines(self) -> None:
+        """Raises `EngineUnavailable` if an engine that pages may need is not installed."""
+        if importlib.util.find_spec(self.settings.ocr.engine) is None:
+            raise EngineUnavailable(
+                f"the OCR engine {self.settings.ocr.engine} is not installed, and scanned pages need it: "
+                "pip install 'pagegate[ocr]'"
+            )
+
     def check_encoder(self) -> None:
+        """Raises `ContractMismatch` unless the settings' encoder is that of the active build."""
         build = self.ledger.registry.active_build()
         if build is None:
             raise ContractMismatch("no index build is active: activate one")
@@ -122,10 +132,9 @@ class Pipeline:
 
     @functools.cached_property
     def ocr(self) -> OcrEngine:
-        try:
-            from pipeline.engines.rapid_ocr import RapidOcrEngine
-        except ImportError as error:
-            raise EngineUnavailable("the OCR engine rapidocr is not installed: pip install 'pagegate[ocr]'") from error
+        self.check_engines()
+        from pipeline.engines.rapid_ocr import RapidOcrEngine
+
         return RapidOcrEngine()
 
     @functools.cached_property

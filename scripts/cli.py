@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+from rich.logging import RichHandler
 
 from pipeline.domain import Submission, SubmissionState
 from pipeline.errors import ConfigurationError, PagegateError
@@ -48,6 +49,7 @@ def ingest(sources: Sources, config: Config = None, org: Org = None, json: Json 
     Run it again at any time: what is done is not done twice, and what was interrupted goes on.
     """
     with open_pipeline(config) as pipeline:
+        pipeline.check_engines()
         begun = time.monotonic()
         submissions = _register(pipeline, sources, org)
         watch = Watch(pipeline.ledger, [one.id for one in submissions], lambda one: _ended(pipeline, one, json))
@@ -76,6 +78,7 @@ def worker(
 ) -> None:
     """Process whatever the ledger holds, until stopped (Ctrl-C or SIGTERM)."""
     with open_pipeline(config) as pipeline:
+        pipeline.check_engines()
 
         def idle() -> bool:
             return until_idle and pipeline.ledger.sweep() == 0 and pipeline.ledger.views.idle()
@@ -238,7 +241,8 @@ def _summarise(watch: Watch, pipeline: Pipeline, seconds: float) -> None:
 def main() -> None:
     """Run the command and end the process with its exit code."""
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # more threads make a small MaxSim forty times slower
-    logging.basicConfig(stream=sys.stderr, level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s")
+    handler = RichHandler(console=output.stderr, show_path=False, markup=False)
+    logging.basicConfig(level=logging.WARNING, format="%(name)s: %(message)s", handlers=[handler])
     try:
         app()
     except PagegateError as error:

@@ -13,6 +13,8 @@ from pipeline.protocols import VectorIndex
 from pipeline.settings import Settings, load_settings
 from pipeline.wiring import Pipeline
 
+ORG_CHARS = 255
+
 
 @contextlib.contextmanager
 def open_pipeline(config: Path | None) -> Iterator[Pipeline]:
@@ -68,4 +70,6 @@ def the_org(settings: Settings, org: str | None) -> str:
     named = org or settings.org
     if not named:
         raise ConfigurationError("no tenant is named: give --org, or set PAGEGATE_ORG")
+    if len(named) > ORG_CHARS or not named.isprintable():
+        raise ConfigurationError(f"a tenant's name has at most {ORG_CHARS} printable characters: {named[:40]!r} …")
     return named

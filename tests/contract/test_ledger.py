@@ -26,6 +26,7 @@ from pipeline.domain import (
     Window,
 )
 from pipeline.errors import LeaseLost
+from pipeline.stages import CODE_VERSIONS
 from pipeline.stores.sql import SqlLedger
 from pipeline.stores.sql.tables import builds, documents, metadata, page_tasks, submissions
 from tests import ledger_driver as driver
@@ -576,3 +577,56 @@ def test_ended_submissions_never_change_again(ledger: SqlLedger) -> None:
     driver.publish(ledger, "A")
     after = ledger.database.read(lambda c: list(c.execute(query).scalars()))
     assert after[:1] == before
+
+
+def test_two_that_submit_the_first_revision_of_a_document_at_the_same_moment_get_one_each(url: str) -> None:
+    ledger = driver.open_ledger(url)
+    for turn in range(5):
+        barrier = threading.Barrier(4)
+
+        def register(_: int, uri: str = f"file:///{turn}.pdf", barrier: threading.Barrier = barrier) -> int:
+            barrier.wait()
+            return ledger.submissions.submit("acme", uri, {}).revision
+
+        with ThreadPoolExecutor(4) as threads:
+            assert sorted(threads.map(register, range(4))) == [1, 2, 3, 4]
+    ledger.close()
+
+
+def test_two_that_open_an_empty_ledger_at_the_same_moment_agree_on_profile_and_build(url: str) -> None:
+    first = SqlLedger(url, CODE_VERSIONS)
+    first.migrate()
+    barrier = threading.Barrier(3)
+
+    def found(_: int) -> None:
+        ledger = SqlLedger(url, CODE_VERSIONS)
+        barrier.wait()
+        ledger.registry.found(driver.options(), driver.contract())
+        ledger.close()
+
+    with ThreadPoolExecutor(3) as threads:
+        list(threads.map(found, range(3)))
+    profile = first.registry.profile()
+    assert profile is not None
+    assert (profile.revision, len(first.registry.builds())) == (1, 1)
+    first.close()
+
+
+def test_more_ids_than_one_statement_can_hold_are_asked_for_in_pieces(ledger: SqlLedger) -> None:
+    submission = driver.publish(ledger)
+    build = ledger.registry.active_build()
+    assert build is not None
+    assert submission.version_id is not None
+    points = [point for _, point, _, _ in ledger.views.manifest(submission.version_id, build.id)]
+    strangers = [str(number) for number in range(70_000)]
+    assert set(ledger.views.served(build, "acme", strangers + points)) == set(points)
+    assert ledger.views.progress([*strangers, submission.version_id])["index", "done"] == 3
+
+
+def test_a_very_long_printed_label_is_cut(ledger: SqlLedger) -> None:
+    driver.submit(ledger)
+    claimed = ledger.submissions.claim(LEASE_S, WORKER)
+    assert claimed is not None
+    draft = dataclasses.replace(driver.draft_of(claimed[1], "A", 1), page_labels=["頁" * 1000])
+    ledger.submissions.accept(claimed[0], draft)
+    assert driver.claim(ledger, StageName.RENDER).tasks[0].page_label == "頁" * 255

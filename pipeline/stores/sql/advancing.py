@@ -10,6 +10,7 @@ from typing import Any
 from sqlalchemy import Connection, bindparam, insert, select, update
 
 from pipeline.advance import Rows, Step, TaskRow, plan_page
+from pipeline.batches import batches
 from pipeline.domain import (
     ArtifactRef,
     BuildState,
@@ -22,6 +23,7 @@ from pipeline.domain import (
 from pipeline.stores.sql import records
 from pipeline.stores.sql.records import AnyRow
 from pipeline.stores.sql.tables import (
+    FREE,
     builds,
     documents,
     page_tasks,
@@ -129,8 +131,7 @@ def _tasks_of(connection: Connection, page_ids: Sequence[int]) -> dict[int, dict
     tasks: dict[int, dict[tuple[StageName, str], TaskRow]] = defaultdict(dict)
     columns = ("id", "page_id", "stage", "fingerprint", "state", "outputs", "facts", "error_code", "error_message")
     query = select(*(page_tasks.c[name] for name in columns))
-    for start in range(0, len(page_ids), 500):
-        batch = page_ids[start : start + 500]
+    for batch in batches(page_ids):
         for row in connection.execute(query.where(page_tasks.c.page_id.in_(batch))):
             tasks[row.page_id][StageName(row.stage), row.fingerprint] = records.task_row(row)
     return tasks
@@ -194,8 +195,6 @@ def _reopen_gates(connection: Connection, version_ids: set[str], now: int) -> No
                 state=VersionBuildState.PROCESSING,
                 epoch=version_builds.c.epoch + 1,
                 updated_at=now,
-                token=None,
-                worker=None,
-                lease_until=None,
+                **FREE,
             )
         )

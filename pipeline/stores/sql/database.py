@@ -18,12 +18,14 @@ T = TypeVar("T")
 SQLITE_NOW = "SELECT CAST((julianday('now') - 2440587.5) * 86400000000 AS INTEGER)"
 MYSQL_NOW = "SELECT CAST(UNIX_TIMESTAMP(NOW(6)) * 1000000 AS SIGNED)"
 
-MYSQL_AGAIN = {1205, 1213, 1020, 2006, 2013, 2055}
-"""Lock wait time-out, deadlock, record changed, and three ways to say that the connection is lost.
+MYSQL_AGAIN = {1205, 1213, 1020, 1062, 2006, 2013, 2055}
+"""Lock wait time-out, deadlock, record changed, key taken (another transaction inserted the same row first: the
+next try finds it), and three ways to say that the connection is lost.
 
 A commit whose answer was lost is among them: every transaction here may be run again, because it looks for its
 own token first."""
 
+SQLITE_TAKEN = {sqlite3.SQLITE_CONSTRAINT_PRIMARYKEY, sqlite3.SQLITE_CONSTRAINT_UNIQUE}
 SQLITE_AGAIN = {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED}
 BUSY_TIMEOUT_MS = 10_000
 ATTEMPTS = 8
@@ -114,11 +116,12 @@ def _begin_sqlite(connection: Connection) -> None:
 
 
 def _again(error: BaseException) -> bool:
+    """Whether the whole transaction may do better a second time."""
     if not isinstance(error, DBAPIError):
         return False
     if isinstance(error.orig, sqlite3.Error):
-        code = getattr(error.orig, "sqlite_errorcode", 0) & 0xFF
-        return code in SQLITE_AGAIN
+        code = getattr(error.orig, "sqlite_errorcode", 0)
+        return code in SQLITE_TAKEN or code & 0xFF in SQLITE_AGAIN
     return error.connection_invalidated or _mysql_code(error) in MYSQL_AGAIN
 
 

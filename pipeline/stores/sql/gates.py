@@ -25,6 +25,7 @@ from pipeline.stores.sql.database import Database
 from pipeline.stores.sql.records import AnyRow
 from pipeline.stores.sql.submissions import end
 from pipeline.stores.sql.tables import (
+    FREE,
     builds,
     documents,
     page_tasks,
@@ -35,8 +36,6 @@ from pipeline.stores.sql.tables import (
     versions,
 )
 from pipeline.stores.sql.tasks import Tasks
-
-FREE: dict[str, Any] = {"token": None, "worker": None, "lease_until": None}
 
 
 class Gates:

@@ -23,9 +23,10 @@ from pipeline.stores.sql import records
 from pipeline.stores.sql.advancing import advance_version, current_profile, live_builds
 from pipeline.stores.sql.database import Database
 from pipeline.stores.sql.records import AnyRow
-from pipeline.stores.sql.tables import builds, documents, pages, submissions, version_builds, versions
+from pipeline.stores.sql.tables import FREE, builds, documents, pages, submissions, version_builds, versions
 
-FREE: dict[str, Any] = {"token": None, "worker": None, "lease_until": None}
+LABEL_CHARS = 255
+"""A longer printed label is cut: its column ends there, and no reader gets further."""
 
 
 class Submissions:
@@ -266,7 +267,9 @@ def _insert_version(connection: Connection, document: str, draft: VersionDraft, 
     }
     connection.execute(insert(versions), [row])
     labelled = enumerate(draft.page_labels)
-    page_rows = [{"version_id": draft.version_id, "page_index": i, "page_label": label} for i, label in labelled]
+    page_rows = [
+        {"version_id": draft.version_id, "page_index": i, "page_label": label[:LABEL_CHARS]} for i, label in labelled
+    ]
     connection.execute(insert(pages), page_rows)
     connection.execute(
         insert(version_builds),

@@ -28,6 +28,9 @@ MYSQL: dict[str, Any] = {"mysql_engine": "InnoDB", "mysql_charset": "utf8mb4", "
 
 metadata = MetaData()
 
+FREE: dict[str, Any] = {"token": None, "worker": None, "lease_until": None}
+"""A row that nobody holds."""
+
 Id = String(36).with_variant(mysql.VARCHAR(36, charset="ascii", collation="ascii_bin"), "mysql", "mariadb")
 Digest = String(64).with_variant(mysql.VARCHAR(64, charset="ascii", collation="ascii_bin"), "mysql", "mariadb")
 Word = String(32).with_variant(mysql.VARCHAR(32, charset="ascii", collation="ascii_bin"), "mysql", "mariadb")

@@ -25,9 +25,8 @@ from pipeline.stores.sql import records
 from pipeline.stores.sql.advancing import NO_LIMIT, advance, live_builds
 from pipeline.stores.sql.database import Database
 from pipeline.stores.sql.records import AnyRow
-from pipeline.stores.sql.tables import documents, page_tasks, pages, version_builds, versions
+from pipeline.stores.sql.tables import FREE, documents, page_tasks, pages, version_builds, versions
 
-FREE: dict[str, Any] = {"token": None, "worker": None, "lease_until": None}
 BACKOFF_S = 2.0
 MAX_BACKOFF_S = 300.0
 LOST_INPUT_MICROS = 30_000_000

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from sqlalchemy import Connection, and_, func, literal, or_, select, union_all
 
+from pipeline.batches import batches
 from pipeline.domain import (
     ArtifactRef,
     IndexBuild,
@@ -50,14 +52,19 @@ class Views:
         return self._database.read(lambda connection: _status(connection, org, self._database.now(connection)))
 
     def progress(self, version_ids: Sequence[str]) -> dict[tuple[str, str], int]:
-        return self._database.read(lambda connection: _tasks_by_state(connection, version_ids))
+        def work(connection: Connection) -> dict[tuple[str, str], int]:
+            counts: Counter[tuple[str, str]] = Counter()
+            for batch in batches(version_ids):
+                counts.update(_tasks_by_state(connection, page_tasks.c.version_id.in_(batch)))
+            return dict(counts)
+
+        return self._database.read(work)
 
     def submissions(self, ids: Sequence[str]) -> list[Submission]:
         def work(connection: Connection) -> list[Submission]:
             rows: list[AnyRow] = []
-            for start in range(0, len(ids), 500):
-                batch = submissions.c.id.in_(ids[start : start + 500])
-                rows += connection.execute(submission_query().where(batch)).all()
+            for batch in batches(ids):
+                rows += connection.execute(submission_query().where(submissions.c.id.in_(batch))).all()
             order = {submission: place for place, submission in enumerate(ids)}
             return sorted(map(records.submission, rows), key=lambda found: order[found.id])
 
@@ -77,7 +84,14 @@ class Views:
     def served(self, build: IndexBuild, org: str, point_ids: Sequence[str]) -> Mapping[str, ServedPage]:
         if not org:
             raise ValueError("no tenant, no query")
-        return self._database.read(lambda connection: _served(connection, build, org, point_ids))
+
+        def work(connection: Connection) -> dict[str, ServedPage]:
+            found: dict[str, ServedPage] = {}
+            for batch in batches(point_ids):
+                found |= _served(connection, build, org, batch)
+            return found
+
+        return self._database.read(work)
 
     def manifest(self, version_id: str, build_id: str) -> list[tuple[int, str, ArtifactRef, ArtifactRef]]:
         """What is served of a version in a build: page index, point id, image and text, in page order."""
@@ -125,7 +139,7 @@ def _status(connection: Connection, org: str | None, now: int) -> LedgerStatus:
         submissions=_pairs(connection, by_state),
         documents_searchable=searchable[0],
         pages_searchable=int(searchable[1]),
-        tasks=_tasks_by_state(connection, None, org),
+        tasks=_tasks_by_state(connection, _of_org(org)),
         rates=_rates(connection, now),
         waiting=_waiting(connection, now),
     )
@@ -135,19 +149,22 @@ def _pairs(connection: Connection, query: Any) -> dict[str, int]:
     return {row[0]: row[1] for row in connection.execute(query)}
 
 
-def _tasks_by_state(
-    connection: Connection, version_ids: Sequence[str] | None, org: str | None = None
-) -> dict[tuple[str, str], int]:
-    query = select(page_tasks.c.stage, page_tasks.c.state, func.count()).group_by(
-        page_tasks.c.stage, page_tasks.c.state
+def _tasks_by_state(connection: Connection, where: Any) -> dict[tuple[str, str], int]:
+    query = (
+        select(page_tasks.c.stage, page_tasks.c.state, func.count())
+        .where(where)
+        .group_by(page_tasks.c.stage, page_tasks.c.state)
     )
-    if version_ids is not None:
-        query = query.where(page_tasks.c.version_id.in_(version_ids))
-    if org:
-        of_version = versions.c.id == page_tasks.c.version_id
-        of_document = documents.c.id == versions.c.document_id
-        query = query.join(versions, of_version).join(documents, of_document).where(documents.c.org == org)
     return {(row[0], row[1]): row[2] for row in connection.execute(query)}
+
+
+def _of_org(org: str | None) -> Any:
+    if not org:
+        return literal(value=True)
+    of_org = (
+        select(versions.c.id).join(documents, documents.c.id == versions.c.document_id).where(documents.c.org == org)
+    )
+    return page_tasks.c.version_id.in_(of_org)
 
 
 def _rates(connection: Connection, now: int) -> dict[str, int]:
