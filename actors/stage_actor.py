@@ -22,27 +22,33 @@ class StageActor:
     """
 
     def __init__(self, pool: str, worker: str, config: Path | None, home: Path) -> None:
+        """Only notes what it is for: what can fail is done in the first call, whose error reaches the caller."""
         self._kinds = kinds_of(pool)
         self._worker = worker
-        Home(home).enlist()
-        self._pipeline = Pipeline(load_settings(config, home=home)).open()
+        self._config = config
+        self._home = home
+        self._pipeline: Pipeline | None = None
 
-    def ready(self) -> str:
-        """Returns once the actor is constructed."""
-        return self._worker
+    def _open(self) -> Pipeline:
+        if self._pipeline is None:
+            Home(self._home).enlist()
+            self._pipeline = Pipeline(load_settings(self._config, home=self._home)).open()
+        return self._pipeline
 
     def work(self) -> WindowReport | None:
         """Do one window of the first kind of work that this pool has; None if there is none."""
+        pipeline = self._open()
         for kind in self._kinds:
-            report = self._pipeline.run(kind, self._worker)
+            report = pipeline.run(kind, self._worker)
             if report is not None:
                 return report
         return None
 
     def call_index(self, method: str, arguments: Sequence[Any]) -> Any:
         """A call to the index that this actor owns."""
-        return getattr(self._pipeline.index, method)(*arguments)
+        return getattr(self._open().index, method)(*arguments)
 
     def stop(self) -> None:
         """Flush the index and end the PDF child."""
-        self._pipeline.close()
+        if self._pipeline is not None:
+            self._pipeline.close()

@@ -15,7 +15,7 @@ import ray
 from ray.exceptions import RayActorError, RayTaskError
 
 from actors.pool import DEATHS_IN_A_ROW, ActorPool, Member
-from pipeline.errors import ConfigurationError, InfrastructureError, RayUnavailable
+from pipeline.errors import ConfigurationError, InfrastructureError, LedgerUnavailable, RayUnavailable
 from pipeline.run_stage import WindowReport
 from pipeline.wiring import Pipeline, kinds_of
 
@@ -53,13 +53,23 @@ class Supervisor:
         die again and again before they finish anything.
         """
         try:
-            while not self.stopping and not finished():
-                self._dispatch()
-                for call in self._ended():
-                    self._collect(call, on_report)
-                self._sweep()
+            while not self.stopping and not self._turn(finished, on_report):
+                pass
         finally:
             self._stop()
+
+    def _turn(self, finished: Callable[[], bool], on_report: Callable[[WindowReport], None]) -> bool:
+        """Hand out what there is, take what has ended; whether everything is finished."""
+        try:
+            self._dispatch()
+            for call in self._ended():
+                self._collect(call, on_report)
+            self._sweep()
+            return finished()
+        except LedgerUnavailable as error:
+            log.warning("waiting for the ledger: %s", error.message)
+            time.sleep(PAUSE_S)
+            return False
 
     def _dispatch(self) -> None:
         for pool in self._pools:
@@ -97,12 +107,9 @@ class Supervisor:
 
     def _replace(self, pool: ActorPool, member: Member, death: RayActorError) -> None:
         """A dead actor's leases are taken back at once; the ledger decides what that costs which page."""
-        lost = self._pipeline.ledger.abandon(member.worker)
         pool.bury(member)
+        lost = self._pipeline.ledger.abandon(member.worker)
         log.warning("actor %s died (%d rows taken back): %s", member.worker, lost, _first_line(death))
-        cause = getattr(death, "cause", None) or death.__cause__
-        if isinstance(cause, ConfigurationError):
-            raise cause
         if pool.deaths >= DEATHS_IN_A_ROW:
             raise RayUnavailable(
                 f"the actors of pool {pool.name} died {pool.deaths} times without finishing a window; "

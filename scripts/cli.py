@@ -81,7 +81,7 @@ def worker(
         pipeline.check_engines()
 
         def idle() -> bool:
-            return until_idle and pipeline.ledger.sweep() == 0 and pipeline.ledger.views.idle()
+            return until_idle and pipeline.ledger.views.idle() and pipeline.ledger.sweep() == 0
 
         work_until(pipeline, config, idle, lambda: None)
 
