@@ -29,6 +29,9 @@ from pipeline.stores.sql import SqlLedger
 INTAKE = "intake"
 GATE = "gate"
 
+INTAKE_LEASE_S = 600.0
+"""Reading a source of 500 MB and opening it, from a slow disk. A worker known to be dead loses it at once."""
+
 POOL_OF = {INTAKE: "pdf", GATE: "index"} | {spec.name.value: spec.pool for spec in STAGES}
 """Kind of work → the pool whose actors do it."""
 
@@ -157,7 +160,7 @@ class Pipeline:
         pool = self.pool(kind)
         if kind == INTAKE:
             intake = Intake(ledger=self.ledger, store=self.store, reader=self.reader, limits=self.settings.limits)
-            return WindowReport(kind=kind, done=1) if intake.run(pool.lease_s, worker) else None
+            return WindowReport(kind=kind, done=1) if intake.run(INTAKE_LEASE_S, worker) else None
         if kind == GATE:
             verdict = run_gate(self.ledger, self.store, self.index, pool.lease_s, worker)
             settled = verdict in (GateVerdict.PROMOTED, GateVerdict.ACCEPTED, GateVerdict.REJECTED)

@@ -22,7 +22,7 @@ from pipeline.identity import describe_changes
 from pipeline.wiring import Pipeline
 from scripts import output
 from scripts.processing import work_until
-from scripts.session import open_for_search, open_pipeline, the_org
+from scripts.session import open_for_search, open_ledger, open_pipeline, the_org
 from scripts.sources import source_uris
 from scripts.watch import StageBars, Watch
 
@@ -94,7 +94,7 @@ def status(
     json: Json = False,
 ) -> None:
     """What is searchable, what is at work, and what waits on what."""
-    with open_pipeline(config) as pipeline:
+    with open_ledger(config) as pipeline:
         if name is None:
             found = pipeline.ledger.views.status(org or pipeline.settings.org)
             output.print_json(output.status_record(found)) if json else output.print_status(found)
@@ -115,7 +115,7 @@ def show(
     json: Json = False,
 ) -> None:
     """The pages of a version: text verdicts and sources, artifacts, and the gate's report."""
-    with open_pipeline(config) as pipeline:
+    with open_ledger(config) as pipeline:
         found = pipeline.ledger.views.version(version, org or pipeline.settings.org)
         if found is None:
             raise ConfigurationError(f"no version {version} (of this org): `ingest --json` prints version ids")
@@ -180,15 +180,9 @@ def profile(
     Adopting redoes the stages whose options changed, and what follows from them, at the next `ingest` or
     `worker`. Until the gate has passed, the old pages stay searchable.
     """
-    from pipeline.settings import load_settings
-
-    pipeline = Pipeline(load_settings(config))
-    try:
-        pipeline.prepare()
+    with open_ledger(config) as pipeline:
         pipeline.check_encoder()
         _show_profile(pipeline, adopt=adopt, json=json)
-    finally:
-        pipeline.close()
 
 
 def _show_profile(pipeline: Pipeline, *, adopt: bool, json: bool) -> None:

@@ -13,6 +13,9 @@ from pipeline.search import Searcher, ranked_pages
 from pipeline.settings import SearchOptions
 from scripts.output import source_name, stdout
 
+WIDTH = 120
+"""Of the table, whatever the terminal: a folded interval cannot be read."""
+
 Rankings = Mapping[str, Sequence[Page]]
 
 
@@ -66,7 +69,7 @@ def print_evaluation(records: Sequence[Mapping[str, Any]], k: int) -> None:
         cells = [_words(Estimate(**record[f"{metric}@{k}"])) for metric in METRICS]
         difference = _words(Estimate(**record[f"ndcg@{k} - bm25"]), sign=True)
         table.add_row(record["group"], str(record["questions"]), *cells, difference)
-    stdout.print(table)
+    stdout.print(table, width=WIDTH)
     stdout.print("in brackets: 95 % bootstrap intervals; the last column is paired by question")
 
 

@@ -27,6 +27,17 @@ def open_pipeline(config: Path | None) -> Iterator[Pipeline]:
 
 
 @contextlib.contextmanager
+def open_ledger(config: Path | None) -> Iterator[Pipeline]:
+    """A pipeline to ask the ledger with; settings that differ from those in force do not matter to that."""
+    pipeline = Pipeline(load_settings(config))
+    try:
+        pipeline.prepare()
+        yield pipeline
+    finally:
+        pipeline.close()
+
+
+@contextlib.contextmanager
 def open_for_search(config: Path | None) -> Iterator[Pipeline]:
     """As `open_pipeline`; the index is asked through its owner where another process is at work.
 

@@ -190,9 +190,10 @@ def test_changed_options_are_refused_until_they_are_adopted(shell: Shell, tmp_pa
     assert refused.returncode == 2
     assert "render.dpi: 150 → 100" in " ".join(refused.stderr.split())
     assert shell.run("search", "alpha", "--org", "demo", **changed).returncode == 0  # a question is not concerned
+    assert shell.run("status", **changed).returncode == 0  # nor is one who only looks
     adopted = shell.run("profile", "--adopt", "--json", **changed)
     assert json.loads(adopted.stdout)["revision"] == 2
-    assert shell.run("status", **changed).returncode == 0
+    assert shell.run("submit", tmp_path / "a.pdf", "--org", "demo", **changed).returncode == 0
 
 
 def test_submit_only_registers(shell: Shell, tmp_path: Path) -> None:
