@@ -158,7 +158,7 @@ def test_without_a_tenant_nothing_is_done(shell: Shell, tmp_path: Path) -> None:
     [
         (["ingest", "absent.pdf", "--org", "a"], "absent.pdf is not there"),
         (["ingest"], "Missing argument"),
-        (["search", "x", "--org", "a", "-k", "0"], "Input should be"),
+        (["search", "x", "--org", "a", "-k", "0"], "'-k'"),
         (["status", "no-such-id"], "no submission or document"),
         (["show", "no-such-id"], "no version"),
         (["eval", "absent.jsonl", "--org", "a"], "cannot be read"),
