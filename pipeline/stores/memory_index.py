@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from pipeline.domain import Candidates, IndexPoint, IndexQuery, PointFacts
 from pipeline.errors import ContractMismatch, IndexUnavailable
-from pipeline.stores.edge import DOCUMENT, GENERATION, LIVE, ORG, check_point, check_query, is_sound
+from pipeline.stores.points import DOCUMENT, GENERATION, LIVE, ORG, check_point, check_query, facts_of
 
 
 class MemoryIndex:
@@ -31,7 +31,11 @@ class MemoryIndex:
 
     def inspect(self, collection: str, point_ids: Sequence[str]) -> Mapping[str, PointFacts]:
         stored = self._of(collection)
-        return {id: _facts(stored[id]) for id in point_ids if id in stored}
+        return {
+            id: facts_of(stored[id].payload, stored[id].multivector, len(stored[id].sparse.indices))
+            for id in point_ids
+            if id in stored
+        }
 
     def search(self, collection: str, query: IndexQuery, limit: int) -> Candidates:
         stored = self._of(collection)
@@ -77,17 +81,6 @@ def _copy(point: IndexPoint, payload: Mapping[str, int] | None = None) -> IndexP
     """Later changes by the caller must not reach the index."""
     return dataclasses.replace(
         point, multivector=point.multivector.copy(), payload={**point.payload, **(payload or {})}
-    )
-
-
-def _facts(point: IndexPoint) -> PointFacts:
-    rows = point.multivector
-    return PointFacts(
-        payload=dict(point.payload),
-        n_tokens=rows.shape[0],
-        dim=rows.shape[1],
-        sound=is_sound(rows),
-        sparse_terms=len(point.sparse.indices),
     )
 
 

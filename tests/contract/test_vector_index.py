@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import multiprocessing
 import os
@@ -18,6 +19,7 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from qdrant_client import QdrantClient
 
 from pipeline.domain import Floats, IndexPoint, IndexQuery, SparseVector
 from pipeline.errors import (
@@ -32,9 +34,16 @@ from pipeline.protocols import VectorIndex
 from pipeline.stores import edge
 from pipeline.stores.edge import EdgeIndex
 from pipeline.stores.memory_index import MemoryIndex
+from pipeline.stores.qdrant import QdrantIndex
+from pipeline.stores.qdrant_options import QdrantOptions
+from tests.qdrant_server import QdrantServer
+
+pytestmark = pytest.mark.filterwarnings("ignore:Payload indexes have no effect in the local Qdrant")
 
 PAGES = "pages"
 DIM = 4
+NOWHERE = QdrantOptions(url="http://nowhere.invalid")
+SERVER_URL = "PAGEGATE_TEST_QDRANT_URL"
 NO_TERMS = SparseVector(indices=(), values=())
 SPAWN = multiprocessing.get_context("spawn")
 """A fresh process: the engine's threads do not survive a fork."""
@@ -42,17 +51,45 @@ SPAWN = multiprocessing.get_context("spawn")
 Orgs = st.sampled_from(("acme", "Acme", "acm", "globex"))
 
 
-@pytest.fixture(params=["edge", "memory"])
+@pytest.fixture(params=["edge", "memory", "qdrant in memory", "qdrant over gRPC", "qdrant server"])
 def index(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[VectorIndex]:
     """One index of each kind, with an empty collection."""
-    makers: Mapping[str, Callable[[], VectorIndex]] = {
-        "edge": lambda: EdgeIndex(tmp_path / "index"),
-        "memory": MemoryIndex,
+    openers: Mapping[str, Callable[[], contextlib.AbstractContextManager[VectorIndex]]] = {
+        "edge": lambda: contextlib.closing(EdgeIndex(tmp_path / "index")),
+        "memory": lambda: contextlib.closing(MemoryIndex()),
+        "qdrant in memory": lambda: contextlib.closing(QdrantIndex(NOWHERE, QdrantClient(":memory:"))),
+        "qdrant over gRPC": over_grpc,
+        "qdrant server": on_a_server,
     }
-    made = makers[request.param]()
-    made.create(PAGES, DIM)
-    yield made
-    made.close()
+    with openers[request.param]() as made:
+        made.create(PAGES, DIM)
+        yield made
+
+
+@contextlib.contextmanager
+def over_grpc() -> Iterator[QdrantIndex]:
+    server = QdrantServer()
+    with contextlib.closing(QdrantIndex(server.options())) as made:
+        yield made
+    server.stop()
+
+
+@contextlib.contextmanager
+def on_a_server() -> Iterator[QdrantIndex]:
+    """A real one, from which the suite's own collections are removed before and after."""
+    url = os.environ.get(SERVER_URL)
+    if not url:
+        pytest.skip(f"no real Qdrant server: {SERVER_URL} is not set")
+    key = os.environ.get(f"{SERVER_URL}_API_KEY")
+    options = QdrantOptions(url=url, grpc_port=int(os.environ.get(f"{SERVER_URL}_GRPC_PORT", "6334")), api_key=key)
+    admin = QdrantClient(url=url, grpc_port=options.grpc_port, api_key=key, prefer_grpc=True)
+    for name in (PAGES, "others"):
+        admin.delete_collection(name)
+    with contextlib.closing(QdrantIndex(options)) as made:
+        yield made
+    for name in (PAGES, "others"):
+        admin.delete_collection(name)
+    admin.close()
 
 
 @pytest.fixture
@@ -696,7 +733,7 @@ def test_a_collection_cannot_be_named_out_of_its_folder(embedded: EdgeIndex, nam
 
 
 def test_the_hint_is_stored_as_a_number_because_the_engine_cannot_match_a_bool(embedded: EdgeIndex) -> None:
-    """When this fails, the engine has learnt to: `edge.LIVE` may be a bool."""
+    """When this fails, the engine has learnt to: `points.LIVE` may be a bool."""
     import qdrant_edge
 
     assert type(qdrant_edge.MatchValue(False).value) is int
