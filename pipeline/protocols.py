@@ -60,6 +60,9 @@ class ObjectStore(Protocol):
     def delete(self, key: str) -> None:
         """Remove an object; no error if it is not there."""
 
+    def close(self) -> None:
+        """Release connections and what is held of local copies."""
+
 
 class VectorIndex(Protocol):
     """Points of pages in collections, each with a multivector ``page``, a sparse vector ``text`` and a payload.

@@ -6,33 +6,25 @@ import contextlib
 import errno
 import hashlib
 import os
-import re
 import time
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
-from typing import BinaryIO, ClassVar
+from typing import BinaryIO
 
 from pipeline.domain import ArtifactRef
-from pipeline.errors import ArtifactLost, DiskFull, PagegateError, SourceChanged, StoreUnavailable
-
-KEY = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]*(/[A-Za-z0-9_-][A-Za-z0-9._-]*)*")
-"""Segments of plain characters, none empty, none that begins with a dot: no ``..``, and never `TEMPORARY`."""
+from pipeline.errors import ArtifactLost, DiskFull, SourceChanged, StoreUnavailable
+from pipeline.stores.keys import KEY, check_key
 
 TEMPORARY = ".tmp"
-"""Folder under the root for what is being written: in the same file system, so that a rename is atomic."""
+"""Folder under the root for what is being written: in the same file system, so that a rename is atomic. No key
+begins with a dot."""
 
 STALE_S = 24 * 3600.0
 """A temporary file older than this was left by a process that died: nothing takes a day to write."""
 
 CHUNK = 1 << 20
 """Bytes copied at a time, so that a large object needs no more memory than a small one."""
-
-
-class BadKey(PagegateError, ValueError):
-    """A key that could leave the store's folder, or that another store might not take."""
-
-    code: ClassVar[str] = "bad_key"
 
 
 class FolderStore:
@@ -112,10 +104,11 @@ class FolderStore:
         with _translated(path):
             path.unlink(missing_ok=True)
 
+    def close(self) -> None:
+        """Nothing is held."""
+
     def _path(self, key: str) -> Path:
-        if not KEY.fullmatch(key):
-            raise BadKey(f"{key!r} is no object key: use letters, digits and ._- between single slashes", key=key)
-        return self._root / key
+        return self._root / check_key(key)
 
     @contextlib.contextmanager
     def _writing(self, path: Path) -> Iterator[BinaryIO]:

@@ -19,20 +19,35 @@ from pipeline.domain import ArtifactRef
 from pipeline.errors import ArtifactLost, DiskFull, SourceChanged, StoreUnavailable
 from pipeline.protocols import ObjectStore
 from pipeline.stores.folder import TEMPORARY, FolderStore
+from pipeline.stores.s3 import S3Store
+from tests.s3_server import Bucket, fresh_bucket
 
 KEY = "document/version/00000/image/abc.jpg"
 FORK = multiprocessing.get_context("fork")
 
 
-@pytest.fixture(params=["folder"])
-def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[ObjectStore]:
+@pytest.fixture(params=["folder", "s3"])
+def store(request: pytest.FixtureRequest) -> ObjectStore:
     """One store of each kind."""
-    yield {"folder": lambda: FolderStore(tmp_path / "objects")}[request.param]()
+    made: ObjectStore = request.getfixturevalue(request.param)
+    return made
 
 
 @pytest.fixture
 def folder(tmp_path: Path) -> FolderStore:
     return FolderStore(tmp_path / "objects")
+
+
+@pytest.fixture
+def bucket() -> Bucket:
+    return fresh_bucket()
+
+
+@pytest.fixture
+def s3(bucket: Bucket, tmp_path: Path) -> Iterator[S3Store]:
+    store = S3Store(bucket.options, tmp_path / "cache")
+    yield store
+    store.close()
 
 
 def test_what_was_put_is_read_back(store: ObjectStore) -> None:
@@ -215,6 +230,24 @@ def test_a_flipped_byte_is_lost_until_it_is_put_again(folder: FolderStore) -> No
     folder.put(KEY, b"pixels")
 
     assert folder.get(ref) == b"pixels"
+
+
+@pytest.mark.parametrize("damage", [b"", b"pix", b"pixelz", b"pixels and more"])
+@pytest.mark.parametrize("metadata", ["kept", "lost"])
+def test_a_damaged_object_in_a_bucket_is_lost_until_it_is_put_again(
+    s3: S3Store, bucket: Bucket, damage: bytes, metadata: str
+) -> None:
+    ref = s3.put(KEY, b"pixels")
+    kept = bucket.raw.head_object(Bucket=bucket.name, Key=KEY)["Metadata"] if metadata == "kept" else {}
+    bucket.raw.put_object(Bucket=bucket.name, Key=KEY, Body=damage, Metadata=kept)
+
+    for read in (s3.get, s3.fetch):
+        with pytest.raises(ArtifactLost):
+            read(ref)
+    s3.put(KEY, b"pixels")
+
+    assert s3.get(ref) == b"pixels"
+    assert s3.fetch(ref).read_bytes() == b"pixels"
 
 
 def _overwrite(path: Path, content: bytes) -> None:
