@@ -55,8 +55,8 @@ $(FOR_DEMO): pyproject.toml | $(PYTHON)
 	@touch $@
 
 $(FOR_TESTS): pyproject.toml | $(PYTHON)
-	@echo "installing pagegate[ocr,mysql,dev] into .venv (about a minute)" >&2
-	@$(PIP_INSTALL) -e '.[ocr,mysql,dev]'
+	@echo "installing pagegate[ocr,cluster,dev] into .venv (about a minute)" >&2
+	@$(PIP_INSTALL) -e '.[ocr,cluster,dev]'
 	@touch $(FOR_DEMO) $@
 
 # Debian keeps ensurepip, without which there is no venv, in a package of its own.

@@ -83,7 +83,7 @@ class ActorPool:
     def _make(self) -> Member:
         worker = f"{self.name}-{uuid.uuid4().hex[:12]}"
         options: dict[str, Any] = {"num_cpus": self._settings.cpus, "max_restarts": 0, "max_task_retries": 0}
-        if self.name == "index":  # the embedded index has one owner, which other commands find by its name
+        if self.name == "index" and self._settings.size == 1:  # other commands find the embedded index by its owner
             options |= {"name": INDEX_OWNER}
         actor: Any = StageActor  # ray's decorator adds what the class itself does not have
         handle = actor.options(**options).remote(self.name, worker, self._config, self._home)

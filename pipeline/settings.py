@@ -7,10 +7,10 @@ Order: environment over file over defaults. A nested option's variable has two u
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError, model_validator
 from pydantic_settings import (
     BaseSettings,
     PydanticBaseSettingsSource,
@@ -19,6 +19,8 @@ from pydantic_settings import (
 )
 
 from pipeline.errors import ConfigurationError
+from pipeline.stores.qdrant_options import QdrantOptions
+from pipeline.stores.s3_options import S3Options
 
 
 class Options(BaseModel):
@@ -112,6 +114,34 @@ class LedgerSettings(Options):
     """Counted failures after which a page is given up."""
 
 
+class StoreSettings(Options):
+    """Where artifacts are kept."""
+
+    kind: Literal["folder", "s3"] = "folder"
+    """A folder in `home`, or a bucket."""
+    s3: S3Options | None = None
+
+    @model_validator(mode="after")
+    def _s3_is_described(self) -> Self:
+        if self.kind == "s3" and self.s3 is None:
+            raise ValueError("kind s3 needs the section store.s3 with at least a bucket")
+        return self
+
+
+class IndexSettings(Options):
+    """Where points are kept."""
+
+    kind: Literal["edge", "qdrant"] = "edge"
+    """A shard in `home`, owned by one process, or a Qdrant server."""
+    qdrant: QdrantOptions | None = None
+
+    @model_validator(mode="after")
+    def _qdrant_is_described(self) -> Self:
+        if self.kind == "qdrant" and self.qdrant is None:
+            raise ValueError("kind qdrant needs the section index.qdrant with at least a url")
+        return self
+
+
 class Settings(BaseSettings):
     model_config = SettingsConfigDict(frozen=True, extra="forbid", env_prefix="PAGEGATE_", env_nested_delimiter="__")
 
@@ -120,6 +150,8 @@ class Settings(BaseSettings):
     org: str | None = None
     """The tenant, where a command does not name one."""
     ledger: LedgerSettings = LedgerSettings()
+    store: StoreSettings = StoreSettings()
+    index: IndexSettings = IndexSettings()
     render: RenderOptions = RenderOptions()
     text: TextOptions = TextOptions()
     ocr: OcrOptions = OcrOptions()
@@ -138,6 +170,12 @@ class Settings(BaseSettings):
         file_secret_settings: PydanticBaseSettingsSource,
     ) -> tuple[PydanticBaseSettingsSource, ...]:
         return env_settings, init_settings
+
+    @model_validator(mode="after")
+    def _the_embedded_index_has_one_owner(self) -> Self:
+        if self.index.kind == "edge" and self.pools.index.size != 1:
+            raise ValueError("pools.index.size must be 1 while index.kind is edge: an edge shard has one owner")
+        return self
 
     @property
     def ledger_url(self) -> str:

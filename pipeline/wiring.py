@@ -13,7 +13,7 @@ from pipeline.gate import run_gate
 from pipeline.identity import describe_changes, digest
 from pipeline.intake import Intake
 from pipeline.pdf import PdfReader
-from pipeline.protocols import OcrEngine, PageEncoder, SparseEncoder, Stage, VectorIndex
+from pipeline.protocols import ObjectStore, OcrEngine, PageEncoder, SparseEncoder, Stage, VectorIndex
 from pipeline.run_stage import WindowReport, run_stage
 from pipeline.search import Searcher, check_contract
 from pipeline.settings import PoolSettings, Settings
@@ -67,7 +67,6 @@ class Pipeline:
         self._made: dict[StageName, Stage] = {}
         settings.home.mkdir(parents=True, exist_ok=True)
         self.ledger = SqlLedger(settings.ledger_url, CODE_VERSIONS, settings.ledger.attempts)
-        self.store = FolderStore(settings.home / "objects")
 
     def open(self) -> Pipeline:
         """Prepare, and check the settings against what is in force.
@@ -85,19 +84,25 @@ class Pipeline:
         self.ledger.registry.found(self.options(), self.encoder.contract)
 
     def close(self) -> None:
-        """Stop the PDF child and release the index, if they were used."""
-        for part in ("reader", "index"):
+        """Stop the PDF child and release the stores, as far as they were used."""
+        for part in ("reader", "index", "store"):
             if part in self.__dict__:
                 self.__dict__.pop(part).close()
         self.ledger.close()
 
     def check_engines(self) -> None:
-        """Raises `EngineUnavailable` if an engine that pages may need is not installed."""
-        if importlib.util.find_spec(self.settings.ocr.engine) is None:
-            raise EngineUnavailable(
-                f"the OCR engine {self.settings.ocr.engine} is not installed, and scanned pages need it: "
-                "pip install 'pagegate[ocr]'"
-            )
+        """Raises `EngineUnavailable` if something that the settings name is not installed."""
+        settings = self.settings
+        needed: list[tuple[str, str, str]] = [
+            (settings.ocr.engine, "ocr", f"ocr.engine: {settings.ocr.engine} (scanned pages need it)")
+        ]
+        needed += [("boto3", "cluster", "store.kind: s3")] if settings.store.kind == "s3" else []
+        needed += [("qdrant_client", "cluster", "index.kind: qdrant")] if settings.index.kind == "qdrant" else []
+        for module, extra, option in needed:
+            if importlib.util.find_spec(module) is None:
+                raise EngineUnavailable(
+                    f"{option} needs {module}, which is not installed: pip install 'pagegate[{extra}]'"
+                )
 
     def check_encoder(self) -> None:
         """Raises `ContractMismatch` unless the settings' encoder is that of the active build."""
@@ -114,9 +119,23 @@ class Pipeline:
         return PdfReader(self.settings.limits)
 
     @functools.cached_property
+    def store(self) -> ObjectStore:
+        options = self.settings.store
+        if options.s3 is not None and options.kind == "s3":
+            from pipeline.stores.s3 import S3Store
+
+            return S3Store(options.s3, self.settings.home / "cache")
+        return FolderStore(self.settings.home / "objects")
+
+    @functools.cached_property
     def index(self) -> VectorIndex:
         if self._index is not None:
             return self._index
+        options = self.settings.index
+        if options.qdrant is not None and options.kind == "qdrant":
+            from pipeline.stores.qdrant import QdrantIndex
+
+            return QdrantIndex(options.qdrant)
         from pipeline.stores.edge import EdgeIndex
 
         return EdgeIndex(self.settings.home / "index", wait_s=30.0)

@@ -56,9 +56,10 @@ def open_for_search(config: Path | None) -> Iterator[Pipeline]:
 
 @contextlib.contextmanager
 def _index_owner(settings: Settings) -> Iterator[VectorIndex | None]:
-    """The index through whoever is at work in this home; None if nobody is, or if it has not started Ray (yet)."""
+    """The embedded index through whoever is at work in this home; None if nobody is, or not yet on Ray."""
     home = Home(settings.home)
-    cluster = home.cluster() if settings.home.is_dir() and home.busy() else None
+    embedded = settings.index.kind == "edge" and settings.home.is_dir()
+    cluster = home.cluster() if embedded and home.busy() else None
     if cluster is None:
         yield None
         return

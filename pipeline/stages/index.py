@@ -61,7 +61,7 @@ class IndexStage:
                 "page_label": task.page_label,
                 "build": build.id,
                 "contract": build.contract_digest,
-                "live": True,
+                "live": 1,
             },
         )
 

@@ -20,6 +20,10 @@ OWNERS = {
     "colpali_engine": ("gpu/",),
     "pymupdf": ("pipeline/pdf/", "scripts/samples.py"),
     "qdrant_edge": ("pipeline/stores/edge.py",),
+    "qdrant_client": ("pipeline/stores/qdrant",),
+    "grpc": ("pipeline/stores/qdrant",),
+    "boto3": ("pipeline/stores/s3",),
+    "botocore": ("pipeline/stores/s3",),
     "sqlalchemy": ("pipeline/stores/sql/",),
     "alembic": ("pipeline/stores/sql/",),
     "rapidocr": ("pipeline/engines/",),
@@ -93,7 +97,10 @@ def test_a_turned_arrow_is_found(name: str, source: str) -> None:
     ("module", "absent"),
     [
         ("pipeline", {"ray", "torch", "pymupdf", "sqlalchemy", "mineru", "pydantic"}),
-        ("pipeline.wiring", {"ray", "torch", "pymupdf", "qdrant_edge", "rapidocr", "mineru"}),
+        (
+            "pipeline.wiring",
+            {"ray", "torch", "pymupdf", "qdrant_edge", "qdrant_client", "grpc", "boto3", "rapidocr", "mineru"},
+        ),
         ("actors", {"torch", "transformers", "mineru"}),
         ("actors.supervisor", {"torch", "transformers", "pymupdf", "mineru"}),
         ("actors.home", {"ray"}),
