@@ -8,11 +8,11 @@ import socket
 from typing import Any
 
 import ray
-from ray.exceptions import RayError
+from ray.exceptions import RayError, RayTaskError
 
 from actors.home import Home
 from pipeline.domain import IndexQuery
-from pipeline.errors import RayUnavailable
+from pipeline.errors import PagegateError, RayUnavailable
 from pipeline.settings import Pools
 
 NAMESPACE = "pagegate"
@@ -72,6 +72,10 @@ class RemoteIndex:
     def _call(self, method: str, *arguments: Any) -> Any:
         try:
             return ray.get(self._owner.call_index.remote(method, arguments), timeout=ANSWER_S)
+        except RayTaskError as error:
+            if isinstance(error.cause, PagegateError):
+                raise error.cause from error
+            raise
         except RayError as error:
             raise RayUnavailable(f"the owner of the index did not answer: {error}") from error
 

@@ -44,6 +44,7 @@ class Searcher:
             return []
         check_contract(build, self.encoder)
         query = self._query(org, question)
+        self.index.create(build.collection, build.contract.dim)  # before its first page is indexed it is not there
         ranked, served = self._served(build, query, k)
         found = sorted(
             ((score, served[point]) for point, score in ranked if point in served),

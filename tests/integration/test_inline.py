@@ -53,6 +53,10 @@ def _document(key: str) -> str:
     return key.split("/")[0]
 
 
+def test_a_search_before_anything_was_ingested_finds_nothing(pipeline: Pipeline) -> None:
+    assert found(pipeline, "torque") == []
+
+
 def test_a_blank_page_is_a_verdict_and_passes(pipeline: Pipeline, tmp_path: Path) -> None:
     (submission,) = ingest(pipeline, write_pdf(tmp_path / "a.pdf", ["first", "", "last"]))
     assert submission.state == SubmissionState.SEARCHABLE

@@ -72,6 +72,8 @@ class RankedIndex:
         self.size = size
         self.limits: list[int] = []
 
+    def create(self, collection: str, dim: int) -> None: ...
+
     def search(self, collection: str, query: IndexQuery, limit: int) -> Candidates:
         self.limits.append(limit)
         ranking = [(str(point), 1.0 / (point + 1)) for point in range(min(limit, self.size))]
