@@ -10,7 +10,6 @@ from urllib.parse import unquote_to_bytes, urlsplit
 
 from pipeline.domain import ArtifactRef, Submission, VersionDraft
 from pipeline.errors import (
-    ArtifactLost,
     DocumentError,
     FileTooLarge,
     InfrastructureError,
@@ -61,18 +60,10 @@ class Intake:
         source = ArtifactRef(key=source_key(submission.document_id, version, sha256), sha256=sha256, size=size)
         known = self.ledger.submissions.known(version)
         draft = known or _describe(version, source, path, self.reader.inspect(path))
-        if not known or not self._kept(source):
+        if not known or not self.store.holds(source):
             with path.open("rb") as stream:  # a bad file was refused above, before anything of it is kept
                 self.store.put_stream(source.key, stream, sha256)
         return draft
-
-    def _kept(self, source: ArtifactRef) -> bool:
-        """Whether our copy of a source that we took before is still whole."""
-        try:
-            self.store.fetch(source)
-        except ArtifactLost:
-            return False
-        return True
 
 
 def source_path(source_uri: str) -> Path:

@@ -54,6 +54,9 @@ class ObjectStore(Protocol):
     def fetch(self, ref: ArtifactRef) -> Path:
         """A local file with the object's verified bytes, to be read and not changed. Raises `ArtifactLost`."""
 
+    def holds(self, ref: ArtifactRef) -> bool:
+        """Whether the store itself, and not a local copy, has the object with its recorded size and digest."""
+
     def keys(self, prefix: str = "") -> Iterator[str]:
         """All keys that begin with `prefix`, in no order."""
 

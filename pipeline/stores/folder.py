@@ -89,6 +89,14 @@ class FolderStore:
                 self._verified[ref.key] = seen
         return path
 
+    def holds(self, ref: ArtifactRef) -> bool:
+        """Reads the object unless this process has verified it before."""
+        try:
+            self.fetch(ref)
+        except ArtifactLost:
+            return False
+        return True
+
     def keys(self, prefix: str = "") -> Iterator[str]:
         """Only the part of the tree that can hold `prefix` is walked."""
         folder = prefix.rpartition("/")[0]

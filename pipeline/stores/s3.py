@@ -100,6 +100,10 @@ class S3Store:
             self._client.delete_object(**place)
         self._cache.discard(key)
 
+    def holds(self, ref: ArtifactRef) -> bool:
+        """By size and the digest that we noted with it: one request, and nothing is read."""
+        return self._is_there(self._place(ref.key), ref.sha256, ref.size)
+
     def close(self) -> None:
         """Close the connections and unpin the last file."""
         self._client.close()
@@ -186,10 +190,10 @@ class S3Store:
             if not self._is_there(upload, sha256, size):
                 raise
 
-    def _is_there(self, upload: Mapping[str, str], sha256: str, size: int) -> bool:
+    def _is_there(self, place: Mapping[str, str], sha256: str, size: int) -> bool:
         try:
-            with self._errors.translated(upload["Key"]):
-                head = self._client.head_object(Bucket=upload["Bucket"], Key=upload["Key"])
+            with self._errors.translated(place["Key"]):
+                head = self._client.head_object(Bucket=place["Bucket"], Key=place["Key"])
         except ArtifactLost:
             return False
         return bool(head["ContentLength"] == size and head["Metadata"].get(DIGEST) == sha256)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import errno
 import hashlib
 import io
@@ -48,6 +49,16 @@ def s3(bucket: Bucket, tmp_path: Path) -> Iterator[S3Store]:
     store = S3Store(bucket.options, tmp_path / "cache")
     yield store
     store.close()
+
+
+def test_the_store_knows_whether_it_holds_an_object_itself(store: ObjectStore) -> None:
+    ref = store.put_stream(KEY, io.BytesIO(b"pixels"), hashlib.sha256(b"pixels").hexdigest())
+    store.fetch(ref)  # a local copy says nothing about the store
+
+    assert store.holds(ref)
+    assert not store.holds(dataclasses.replace(ref, size=5, sha256="0" * 64))
+    store.delete(KEY)
+    assert not store.holds(ref)
 
 
 def test_what_was_put_is_read_back(store: ObjectStore) -> None:

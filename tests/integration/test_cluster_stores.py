@@ -65,6 +65,17 @@ def test_versions_a_b_a_end_at_the_last_one(pipeline: Pipeline, tmp_path: Path) 
     assert stage_counts(pipeline) == counts
 
 
+def test_a_source_that_the_store_lost_is_put_again_when_it_is_submitted_again(
+    pipeline: Pipeline, tmp_path: Path
+) -> None:
+    path = write_pdf(tmp_path / "doc.pdf", ["alpha torque"])
+    ingest(pipeline, path)
+    (source,) = (key for key in pipeline.store.keys() if "/source/" in key)
+    pipeline.store.delete(source)
+    ingest(pipeline, path)
+    assert source in set(pipeline.store.keys())
+
+
 def test_what_the_stores_lost_before_the_gate_is_made_again(pipeline: Pipeline, tmp_path: Path) -> None:
     from pipeline.inline import drain
     from tests.pipelines import submit
