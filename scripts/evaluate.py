@@ -6,6 +6,7 @@ import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from rich.console import Console
 from rich.table import Table
 
 from pipeline.evaluation import METRICS, Estimate, Page, Question, estimate, groups
@@ -69,7 +70,7 @@ def print_evaluation(records: Sequence[Mapping[str, Any]], k: int) -> None:
         cells = [_words(Estimate(**record[f"{metric}@{k}"])) for metric in METRICS]
         difference = _words(Estimate(**record[f"ndcg@{k} - bm25"]), sign=True)
         table.add_row(record["group"], str(record["questions"]), *cells, difference)
-    stdout.print(table, width=WIDTH)
+    Console(width=WIDTH, highlight=False).print(table)
     stdout.print("in brackets: 95 % bootstrap intervals; the last column is paired by question")
 
 

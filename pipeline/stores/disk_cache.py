@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import errno
 import fcntl
 import hashlib
 import os
@@ -15,7 +14,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from pipeline.domain import ArtifactRef
-from pipeline.errors import DiskFull, StoreUnavailable
+from pipeline.stores.disk import discard, translated
 
 LOCKS = ".locks"
 """Folder of lock files: one for making room, and one for each first two digits of a copy's name. They are never
@@ -119,7 +118,7 @@ class DiskCache:
                 temporary.replace(path)
                 self._verified[ref.key] = _identity(ref, os.fstat(file.fileno()))
         except BaseException:
-            _discard(file, temporary)
+            discard(file, temporary)
             raise
         self._pin(file)
 
@@ -183,23 +182,5 @@ def _evict(path: Path) -> bool:
     return True
 
 
-def _discard(file: BinaryIO, temporary: Path) -> None:
-    """Closing writes what is still buffered: on a full disk it fails again, and must not hide the cause."""
-    with contextlib.suppress(OSError):
-        file.close()
-    with contextlib.suppress(OSError):
-        temporary.unlink(missing_ok=True)
-
-
-@contextlib.contextmanager
-def _translated(path: Path) -> Iterator[None]:
-    """The one place where the operating system's errors become ours."""
-    try:
-        yield
-    except OSError as error:
-        if error.errno in (errno.ENOSPC, errno.EDQUOT):
-            raise DiskFull(f"no room to write {path}: free some space or lower cache_bytes", path=str(path)) from error
-        raise StoreUnavailable(
-            f"the cache of sources failed at {path}: {error.strerror or error}; check the folder and its disk",
-            path=str(path),
-        ) from error
+def _translated(path: Path) -> contextlib.AbstractContextManager[None]:
+    return translated(path, "the cache of sources", "free some space or lower cache_bytes")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import errno
 import hashlib
 import os
 import time
@@ -13,7 +12,8 @@ from pathlib import Path
 from typing import BinaryIO
 
 from pipeline.domain import ArtifactRef
-from pipeline.errors import ArtifactLost, DiskFull, SourceChanged, StoreUnavailable
+from pipeline.errors import ArtifactLost, SourceChanged
+from pipeline.stores.disk import discard, translated
 from pipeline.stores.keys import KEY, check_key
 
 TEMPORARY = ".tmp"
@@ -132,7 +132,7 @@ class FolderStore:
                 temporary.replace(path)
                 _sync_folder(path.parent)
         finally:
-            _discard(file, temporary)
+            discard(file, temporary)
 
     def _remove_stale(self) -> None:
         for path in self._temporary.iterdir():
@@ -141,18 +141,8 @@ class FolderStore:
                     path.unlink()
 
 
-@contextlib.contextmanager
-def _translated(path: Path) -> Iterator[None]:
-    """The one place where the operating system's errors become ours."""
-    try:
-        yield
-    except OSError as error:
-        if error.errno in (errno.ENOSPC, errno.EDQUOT):
-            raise DiskFull(f"no room to write {path}: free some space", path=str(path)) from error
-        raise StoreUnavailable(
-            f"the object store failed at {path}: {error.strerror or error}; check the folder and its disk",
-            path=str(path),
-        ) from error
+def _translated(path: Path) -> contextlib.AbstractContextManager[None]:
+    return translated(path, "the object store", "free some space")
 
 
 @contextlib.contextmanager
@@ -211,14 +201,6 @@ def _finish(file: BinaryIO) -> None:
     file.flush()
     os.fsync(file.fileno())
     file.close()
-
-
-def _discard(file: BinaryIO, temporary: Path) -> None:
-    """Closing writes what is still buffered: on a full disk it fails again, and must not hide the cause."""
-    with contextlib.suppress(OSError):
-        file.close()
-    with contextlib.suppress(OSError):
-        temporary.unlink(missing_ok=True)
 
 
 def _sync_folder(folder: Path) -> None:
