@@ -10,11 +10,14 @@ from pathlib import Path
 from typing import Any
 
 import ray
+from ray.exceptions import ActorAlreadyExistsError
 
 from actors.cluster import INDEX_OWNER
 from actors.stage_actor import StageActor
 from pipeline.settings import PoolSettings
 
+NAME_S = 0.5
+"""How long to wait before asking for a dead actor's name again."""
 DEATHS_IN_A_ROW = 5
 """A pool whose actors die this often without finishing one window has a fault of its own."""
 
@@ -42,9 +45,12 @@ class ActorPool:
         self._not_before = 0.0
 
     def start(self) -> None:
-        """Bring the pool to its size; returns before the actors are up."""
+        """Bring the pool to its size, as far as Ray lets it now; returns before the actors are up."""
         while len(self._members) < self._settings.size and time.monotonic() >= self._not_before:
-            self._members.append(self._make())
+            try:
+                self._members.append(self._make())
+            except ActorAlreadyExistsError:  # Ray has not yet forgotten the name of the owner that died
+                self._not_before = time.monotonic() + NAME_S
 
     def idle(self) -> Iterator[Member]:
         return (member for member in self._members if member.call is None)
