@@ -1,4 +1,4 @@
-"""Fixtures that more than one suite uses: sample documents, the shared corpus, a MariaDB database."""
+"""What more than one suite uses: sample documents, the shared corpus, the servers that scripts/services starts."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import os
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 from sqlalchemy import NullPool, create_engine, make_url, text
@@ -45,7 +46,7 @@ def mysql_url() -> Iterator[str]:
 
     Skips without a server, and fails instead where PAGEGATE_TEST_REQUIRE_SERVICES=1.
     """
-    server = make_url(_mysql_server())
+    server = make_url(service_url("PAGEGATE_TEST_MYSQL_URL"))
     database = f"pagegate_{uuid.uuid4().hex}"
     engine = create_engine(server, poolclass=NullPool)
     with engine.begin() as connection:
@@ -55,11 +56,24 @@ def mysql_url() -> Iterator[str]:
         connection.execute(text(f"DROP DATABASE {database}"))
 
 
-def _mysql_server() -> str:
-    url = os.environ.get("PAGEGATE_TEST_MYSQL_URL")
-    if url:
-        return url
-    hint = 'PAGEGATE_TEST_MYSQL_URL is unset: scripts/services start; eval "$(scripts/services env)"'
+@pytest.fixture
+def amqp_url() -> str:
+    """The URL of a RabbitMQ that all tests share: names of queues and exchanges are the test's to make and delete.
+
+    Skips without a server, and fails instead where PAGEGATE_TEST_REQUIRE_SERVICES=1.
+    """
+    return service_url("PAGEGATE_TEST_AMQP_URL")
+
+
+def service_url(variable: str) -> str:
+    """The address of a server that scripts/services starts, from the environment."""
+    return os.environ.get(variable) or unavailable(
+        f'{variable} is unset: scripts/services start; eval "$(scripts/services env)"'
+    )
+
+
+def unavailable(hint: str) -> NoReturn:
+    """Skips the test, and fails it instead where PAGEGATE_TEST_REQUIRE_SERVICES=1."""
     if os.environ.get("PAGEGATE_TEST_REQUIRE_SERVICES") == "1":
         pytest.fail(hint)
     pytest.skip(hint)

@@ -1,4 +1,4 @@
-"""An S3 server for tests: moto behind a layer that can fail, on a loopback port, one for the whole session."""
+"""S3 servers for tests: moto in this process behind a layer that can fail, and the one that scripts/services starts."""
 
 from __future__ import annotations
 
@@ -11,9 +11,8 @@ import uuid
 from collections.abc import Callable, Iterable
 from typing import Any, Literal
 
-import pytest
-
 from pipeline.stores.s3_options import S3Options
+from tests.conftest import service_url, unavailable
 
 SECRET = "secret-that-nobody-may-see"
 Kind = Literal["slow_down", "reset", "lost_reply", "cut_body"]
@@ -129,28 +128,42 @@ class Bucket:
 def fresh_bucket(**options: Any) -> Bucket:
     """Skips where moto is absent, and fails instead where PAGEGATE_TEST_REQUIRE_SERVICES=1."""
     if importlib.util.find_spec("moto") is None:
-        hint = "moto is not installed: pip install 'moto[server]'"
-        if os.environ.get("PAGEGATE_TEST_REQUIRE_SERVICES") == "1":
-            pytest.fail(hint)
-        pytest.skip(hint)
+        unavailable("moto is not installed: pip install 'moto[server]'")
     server, endpoint = _start()
     server.reset()
-    keys = {"access_key_id": "somebody", "secret_access_key": SECRET}
-    address = {"bucket": f"bucket-{uuid.uuid4().hex}", "endpoint_url": endpoint, "region": "us-east-1"}
-    found = S3Options.model_validate({**address, **keys, "addressing_style": "path", **options})
-    raw = _raw_client(endpoint)
-    raw.create_bucket(Bucket=found.bucket)
+    found, raw = _make_bucket(endpoint, "somebody", SECRET, options)
     return Bucket(server, found, raw)
 
 
+def service_bucket(**options: Any) -> S3Options:
+    """A fresh bucket on the server of PAGEGATE_TEST_S3_URL, left there.
+
+    Skips without a server, and fails instead where PAGEGATE_TEST_REQUIRE_SERVICES=1.
+    """
+    endpoint = service_url("PAGEGATE_TEST_S3_URL")
+    key_id = os.environ.get("PAGEGATE_TEST_S3_ACCESS_KEY_ID", "somebody")  # moto takes any
+    secret = os.environ.get("PAGEGATE_TEST_S3_SECRET_ACCESS_KEY", SECRET)
+    found, _ = _make_bucket(endpoint, key_id, secret, options)
+    return found
+
+
+def _make_bucket(endpoint: str, key_id: str, secret: str, options: dict[str, Any]) -> tuple[S3Options, Any]:
+    keys = {"access_key_id": key_id, "secret_access_key": secret}
+    address = {"bucket": f"bucket-{uuid.uuid4().hex}", "endpoint_url": endpoint, "region": "us-east-1"}
+    found = S3Options.model_validate({**address, **keys, "addressing_style": "path", **options})
+    raw = _raw_client(endpoint, key_id, secret)
+    raw.create_bucket(Bucket=found.bucket)
+    return found, raw
+
+
 @functools.cache
-def _raw_client(endpoint: str) -> Any:
+def _raw_client(endpoint: str, key_id: str, secret: str) -> Any:
     import boto3
 
     return boto3.session.Session().client(
         "s3",
         endpoint_url=endpoint,
         region_name="us-east-1",
-        aws_access_key_id="somebody",
-        aws_secret_access_key=SECRET,
+        aws_access_key_id=key_id,
+        aws_secret_access_key=secret,
     )

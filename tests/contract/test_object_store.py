@@ -21,13 +21,13 @@ from pipeline.errors import ArtifactLost, DiskFull, SourceChanged, StoreUnavaila
 from pipeline.protocols import ObjectStore
 from pipeline.stores.folder import TEMPORARY, FolderStore
 from pipeline.stores.s3 import S3Store
-from tests.s3_server import Bucket, fresh_bucket
+from tests.s3_server import Bucket, fresh_bucket, service_bucket
 
 KEY = "document/version/00000/image/abc.jpg"
 FORK = multiprocessing.get_context("fork")
 
 
-@pytest.fixture(params=["folder", "s3"])
+@pytest.fixture(params=["folder", "s3", pytest.param("s3_service", id="s3 service")])
 def store(request: pytest.FixtureRequest) -> ObjectStore:
     """One store of each kind."""
     made: ObjectStore = request.getfixturevalue(request.param)
@@ -47,6 +47,14 @@ def bucket() -> Bucket:
 @pytest.fixture
 def s3(bucket: Bucket, tmp_path: Path) -> Iterator[S3Store]:
     store = S3Store(bucket.options, tmp_path / "cache")
+    yield store
+    store.close()
+
+
+@pytest.fixture
+def s3_service(tmp_path: Path) -> Iterator[S3Store]:
+    """On a server that is another process."""
+    store = S3Store(service_bucket(), tmp_path / "cache")
     yield store
     store.close()
 
