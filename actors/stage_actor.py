@@ -9,6 +9,7 @@ from typing import Any
 import ray
 
 from actors.home import Home
+from pipeline.errors import LedgerUnavailable
 from pipeline.run_stage import WindowReport
 from pipeline.settings import load_settings
 from pipeline.wiring import Pipeline, kinds_of
@@ -28,6 +29,7 @@ class StageActor:
         self._config = config
         self._home = home
         self._pipeline: Pipeline | None = None
+        self._lost_track = False
 
     def _open(self) -> Pipeline:
         if self._pipeline is None:
@@ -36,8 +38,22 @@ class StageActor:
         return self._pipeline
 
     def work(self) -> WindowReport | None:
-        """Do one window of the first kind of work that this pool has; None if there is none."""
+        """Do one window of the first kind of work that this pool has; None if there is none.
+
+        Raises `LedgerUnavailable` in an outage. What was claimed when the answer was lost is given back, uncharged,
+        at the next call.
+        """
         pipeline = self._open()
+        if self._lost_track:
+            pipeline.ledger.release(self._worker)
+            self._lost_track = False
+        try:
+            return self._work(pipeline)
+        except LedgerUnavailable:
+            self._lost_track = True
+            raise
+
+    def _work(self, pipeline: Pipeline) -> WindowReport | None:
         for kind in self._kinds:
             report = pipeline.run(kind, self._worker)
             if report is not None:

@@ -52,15 +52,20 @@ class Step:
         return self.row if self.row and self.row.state == TaskState.DONE else None
 
 
-def plan_page(source: ArtifactRef, rows: Rows, profile: Profile, builds: Sequence[IndexBuild]) -> list[Step]:
+def plan_page(
+    source: ArtifactRef, about: Mapping[str, Any], rows: Rows, profile: Profile, builds: Sequence[IndexBuild]
+) -> list[Step]:
     """The rows one page ought to have, as far as what is done allows to know, in the order of the stages.
 
-    An input's digest is part of a fingerprint, so a step is known only once its inputs are done.
+    An input's digest is part of a fingerprint, so a step is known only once its inputs are done. `about` is what
+    the point's payload says of the document: other labels are other points, and the gate swaps them.
     """
     steps: list[Step] = []
 
     def step(stage: StageName, inputs: Mapping[str, ArtifactRef], build: IndexBuild | None = None) -> Step:
         recipe = _recipe(stage, profile, inputs, build)
+        if stage == StageName.INDEX:
+            recipe["about"] = about
         name = fingerprint(recipe)
         row = rows.get((stage, name))
         steps.append(Step(stage=stage, fingerprint=name, recipe=recipe, build=build, row=row))

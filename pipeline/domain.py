@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pipeline.errors import PagegateError
+from pipeline.metadata import DocumentMetadata, Scope
 
 Floats = npt.NDArray[np.float32]
 """A multivector: shape ``(n_tokens, dim)``, float32."""
@@ -135,8 +136,10 @@ class Submission:
     org: str
     source_uri: str
     revision: int
-    metadata: Mapping[str, Any]
+    metadata: DocumentMetadata
     state: SubmissionState
+    upload: ArtifactRef | None = None
+    """Where the source was uploaded to, if it was: it is read there, and not at `source_uri`."""
     version_id: str | None = None
     error_code: str | None = None
     error_message: str | None = None
@@ -176,6 +179,8 @@ class PageTask:
     page_label: str
     inputs: Mapping[str, ArtifactRef]
     options: Mapping[str, Any]
+    about: Mapping[str, Any]
+    """For `index`: what the payload says of the document (`DocumentMetadata.about`)."""
     build: IndexBuild | None
     attempts: int
 
@@ -278,9 +283,9 @@ class PointFacts:
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class IndexQuery:
-    """A question inside one tenant."""
+    """A question, and what it may see."""
 
-    org: str
+    scope: Scope
     multivector: Floats
     sparse: SparseVector
 
@@ -332,6 +337,8 @@ class GateWork:
     generation: int
     """The document's promotion count when the gate began; its own promotion is the next one."""
     page_count: int
+    about: Mapping[str, Any]
+    """What the payload of its points has to say of the document."""
     pages: Sequence[PageProof]
 
 
@@ -398,6 +405,55 @@ class Hit:
     image_key: str
 
 
+class EventKind(StrEnum):
+    """What the outbox tells the outside, as the routing key of its message."""
+
+    REGISTERED = "submission.registered"
+    SEARCHABLE = "submission.searchable"
+    REJECTED = "submission.rejected"
+    FAILED = "submission.failed"
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class Event:
+    """A row of the outbox. `submission` is as it was when this happened."""
+
+    id: int
+    kind: EventKind
+    submission: Submission
+    micros: int
+    """When it happened, since the epoch by the ledger's clock."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class Message:
+    """What a broker carries. `id` is the same however often it is sent."""
+
+    topic: str
+    id: str
+    body: bytes
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class UploadSession:
+    """A source on its way into the object store in parts. `key` is where it will be."""
+
+    key: str
+    upload_id: str
+    sha256: str
+    size: int
+    part_bytes: int
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class UploadedPart:
+    """A part that the object store says it has. Numbers count from 1."""
+
+    number: int
+    size: int
+    etag: str
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class Waiting:
     """Work that is put off, and on what."""
@@ -429,6 +485,7 @@ class VersionView:
     sha256: str
     page_count: int
     title: str
+    metadata: DocumentMetadata
     notes: Mapping[str, Any]
     current: bool
     gates: Mapping[str, Mapping[str, Any]]

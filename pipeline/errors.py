@@ -9,7 +9,9 @@
     │   ├── retryable:  ParserCrashed, ParserTimeout, ParserMemory, OcrFailed, EncodeFailed, WorkerCrashed
     │   └── final:      PageBroken, PageSize, TextTooLarge, BadVectors, TooManyVectors
     ├── InfrastructureError  never counted, retried with backoff                           exit 3
-    │   ├── StoreUnavailable, DiskFull, LedgerUnavailable, IndexUnavailable, RayUnavailable
+    │   ├── StoreUnavailable, DiskFull, LedgerUnavailable, IndexUnavailable, BrokerUnavailable, RayUnavailable
+    ├── MalformedMessage     a message that can never be taken: it goes to the dead letters with its reason
+    ├── UploadGone           an upload by parts is no longer known to the object store
     ├── ArtifactLost         an object is gone or its digest differs: its row is reopened
     └── LeaseLost            the lease was taken over: stop, write nothing more
 
@@ -199,8 +201,24 @@ class IndexBusy(IndexUnavailable):
     code = "index_busy"
 
 
+class BrokerUnavailable(InfrastructureError):
+    code = "broker_unavailable"
+
+
 class RayUnavailable(InfrastructureError):
     code = "ray_unavailable"
+
+
+class MalformedMessage(PagegateError):
+    """A message that can never be taken. `context["reason"]` is a word for the dead letter's header."""
+
+    code = "malformed_message"
+
+
+class UploadGone(PagegateError):
+    """The object store knows this upload no longer: completed, aborted or expired."""
+
+    code = "upload_gone"
 
 
 class ArtifactLost(PagegateError):

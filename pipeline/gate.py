@@ -94,6 +94,7 @@ def _point_fault(work: GateWork, proof: PageProof, facts: PointFacts | None) -> 
         "page_label": proof.page_label,
         "build": work.build.id,
         "contract": work.build.contract_digest,
+        **work.about,
     }
     wrong = [name for name, value in payload.items() if facts.payload.get(name) != value]
     if wrong:

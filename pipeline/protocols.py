@@ -3,7 +3,8 @@ implementation."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, BinaryIO, Protocol
 
@@ -11,6 +12,7 @@ from pipeline.domain import (
     ArtifactRef,
     Candidates,
     EncoderContract,
+    Event,
     Floats,
     GateReport,
     GateVerdict,
@@ -19,6 +21,7 @@ from pipeline.domain import (
     IndexPoint,
     IndexQuery,
     LedgerStatus,
+    Message,
     Outcome,
     PageResult,
     PageTask,
@@ -29,10 +32,13 @@ from pipeline.domain import (
     SparseVector,
     StageName,
     Submission,
+    UploadedPart,
+    UploadSession,
     VersionDraft,
     VersionView,
     Window,
 )
+from pipeline.metadata import DocumentMetadata, Scope
 
 
 class ObjectStore(Protocol):
@@ -84,7 +90,7 @@ class VectorIndex(Protocol):
         """Read points back, vectors included. Absent ids are absent from the answer."""
 
     def search(self, collection: str, query: IndexQuery, limit: int) -> Candidates:
-        """The best `limit` points of the query's org by MaxSim and by BM25 (IDF by the index)."""
+        """The best `limit` points inside the query's scope by MaxSim and by BM25 (IDF by the index)."""
 
     def promote(self, collection: str, point_ids: Sequence[str], generation: int) -> None:
         """Hint that these points are served since the document's promotion `generation`."""
@@ -158,9 +164,22 @@ class SubmissionQueue(Protocol):
     """Sources on their way to become versions."""
 
     def submit(
-        self, org: str, source_uri: str, metadata: Mapping[str, Any], submission_id: str | None = None
+        self,
+        org: str,
+        source_uri: str,
+        metadata: DocumentMetadata,
+        submission_id: str | None = None,
+        upload: ArtifactRef | None = None,
+        announce: bool = True,
     ) -> Submission:
-        """Register a source as the next revision of its document. The same `submission_id` again changes nothing."""
+        """Register a source as the next revision of its document. The same `submission_id` again changes nothing.
+
+        `upload` is its content in our object store, where it was uploaded. Unless `announce` is false, the outbox
+        tells of it, in the same transaction.
+        """
+
+    def document_of(self, org: str, source_uri: str) -> str:
+        """The id of the document that a submission of this source would be of."""
 
     def pending(self) -> bool: ...
 
@@ -243,6 +262,108 @@ class Registry(Protocol):
     def active_build(self) -> IndexBuild | None: ...
 
 
+class Outbox(Protocol):
+    """What is to be told to the outside, written in the transaction that made it so."""
+
+    def waiting(self) -> int:
+        """How many events are not yet published."""
+
+    def claim(self, limit: int, hold_s: float) -> Sequence[Event]:
+        """The oldest ones not yet published; other relays do not see them for `hold_s`."""
+
+    def published(self, ids: Sequence[int]) -> None:
+        """The broker has confirmed them."""
+
+    def defer(self, ids: Sequence[int], code: str, message: str, delay_s: float) -> None:
+        """The broker has not: they wait for it, visibly."""
+
+    def prune(self, older_than_s: float) -> int:
+        """Forget those published longer ago; returns how many."""
+
+
+class UploadLog(Protocol):
+    """Sessions of uploads by parts, so that another process can go on with them. Never the proof of a part: the
+    object store is asked what it has."""
+
+    def find(self, key: str) -> UploadSession | None: ...
+
+    def begin(self, session: UploadSession) -> None:
+        """Note a session instead of any earlier one of its key."""
+
+    def note(self, session: UploadSession, part: UploadedPart) -> None:
+        """Note a part that was sent, with its ETag."""
+
+    def parts(self, session: UploadSession) -> Mapping[int, str]:
+        """Part number → ETag, as noted."""
+
+    def forget(self, session: UploadSession) -> None:
+        """It was completed, aborted or has expired. Nothing happens if another session of the key was begun."""
+
+    def stale(self, older_than_s: float) -> Sequence[UploadSession]:
+        """Sessions in which nothing was noted for so long."""
+
+
+class MultipartStore(Protocol):
+    """An object store that takes an object in parts. Raises `StoreUnavailable`."""
+
+    part_bytes: int
+    """The smallest size of a part: an object of more than 10,000 such parts needs larger ones."""
+
+    def put_stream(self, key: str, stream: BinaryIO, sha256: str) -> ArtifactRef:
+        """See `ObjectStore.put_stream`: for what is smaller than a part."""
+
+    def begin_upload(self, ref: ArtifactRef) -> str:
+        """Returns the id of the upload of an object of this key and digest."""
+
+    def uploaded_parts(self, key: str, upload_id: str) -> Sequence[UploadedPart]:
+        """What the store has of it, by number. Raises `UploadGone`."""
+
+    def send_part(self, key: str, upload_id: str, number: int, content: bytes) -> UploadedPart:
+        """Raises `UploadGone`."""
+
+    def complete_upload(self, ref: ArtifactRef, upload_id: str, parts: Sequence[UploadedPart]) -> None:
+        """Make the object of its parts. Raises `UploadGone`."""
+
+    def abort_upload(self, key: str, upload_id: str) -> None:
+        """Drop its parts; no error if it is not there."""
+
+    def open_uploads(self, older_than_s: float) -> Iterator[tuple[str, str]]:
+        """Key and id of uploads begun longer ago and neither completed nor aborted."""
+
+    def holds(self, ref: ArtifactRef) -> bool:
+        """Whether the object is there with its recorded size and digest."""
+
+
+class RemoteSources(Protocol):
+    """Sources that are named by a URI and lie elsewhere. Raises `SourceMissing`, `StoreUnavailable`."""
+
+    def fetch(self, uri: str, limit_bytes: int) -> AbstractContextManager[Path]:
+        """A local copy, for as long as the context lasts. Raises `FileTooLarge`, `DiskFull`."""
+
+    def list(self, uri: str) -> Iterator[str]:
+        """The URIs of the PDFs below a URI that ends with ``/``; a URI that names one object is its own answer."""
+
+
+class Broker(Protocol):
+    """Brings submissions in and carries completions out. It holds nothing that would be missed.
+
+    Not to be shared between threads. Raises `BrokerUnavailable`; a later call connects anew.
+    """
+
+    def publish(self, messages: Sequence[Message]) -> None:
+        """Returns when the broker has confirmed that it keeps all of them. Sending one again is harmless."""
+
+    def consume(self, handle: Callable[[Message], None], stopping: Callable[[], bool]) -> None:
+        """Hand over submissions' messages, one at a time, until `stopping`.
+
+        A message is acknowledged when `handle` has returned. If that raises `MalformedMessage`, the message goes to
+        the dead letters with the reason; if it raises an `InfrastructureError`, the message stays unacknowledged and
+        is handed over again after a pause.
+        """
+
+    def close(self) -> None: ...
+
+
 class LedgerViews(Protocol):
     """Read-only questions."""
 
@@ -264,8 +385,9 @@ class LedgerViews(Protocol):
 
     def pages(self, version_id: str) -> Sequence[PageView]: ...
 
-    def served(self, build: IndexBuild, org: str, point_ids: Sequence[str]) -> Mapping[str, ServedPage]:
-        """Those of the points that `org` may be answered with. Raises `ValueError` without an org."""
+    def served(self, build: IndexBuild, scope: Scope, point_ids: Sequence[str]) -> Mapping[str, ServedPage]:
+        """Those of the points that a question of this scope may be answered with: in the manifest of their
+        document's current version, or of the one in force on the scope's day."""
 
     def manifest(self, version_id: str, build_id: str) -> Sequence[tuple[int, str, ArtifactRef, ArtifactRef]]:
         """Page index, point id, image and text of each served page, in page order."""
@@ -283,9 +405,17 @@ class Ledger(Protocol):
     @property
     def registry(self) -> Registry: ...
     @property
+    def outbox(self) -> Outbox: ...
+    @property
+    def uploads(self) -> UploadLog: ...
+    @property
     def views(self) -> LedgerViews: ...
 
-    def migrate(self) -> None: ...
+    def migrate(self) -> None:
+        """Bring the schema up to this code's, one process at a time; nothing happens if it is."""
+
+    def check_schema(self) -> None:
+        """Raises `ConfigurationError` unless the schema is this code's."""
 
     def sweep(self) -> int:
         """Find what was lost and bring it back; returns how many rows. Cheap when there is nothing."""

@@ -8,6 +8,8 @@ import random
 import time
 from collections.abc import Iterator, Sequence
 
+import tenacity
+
 from pipeline.domain import (
     Deferred,
     Done,
@@ -23,6 +25,7 @@ from pipeline.errors import (
     ConfigurationError,
     InfrastructureError,
     LeaseLost,
+    LedgerUnavailable,
     PageError,
     PagegateError,
 )
@@ -32,6 +35,8 @@ from pipeline.settings import PoolSettings
 
 DEFER_S = 5.0
 """About how long a page waits after an infrastructure fault."""
+SETTLE_AGAIN_S = 3.0
+"""How long a finished window waits at most before it tries an absent ledger again."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -61,7 +66,7 @@ def run_stage(stage: Stage, ledger: Ledger, store: ObjectStore, pool: PoolSettin
     started = time.monotonic()
     try:
         outcomes = list(_outcomes(stage, ledger, store, window, pool.lease_s))
-        settled = ledger.tasks.settle(window.token, outcomes)
+        settled = _settle(ledger, window.token, outcomes)
     except LeaseLost as lost:
         return WindowReport(kind=stage.name, lost=len(window.tasks), message=lost.message)
     except ConfigurationError:
@@ -88,6 +93,15 @@ def _outcomes(stage: Stage, ledger: Ledger, store: ObjectStore, window: Window, 
                 renewed = begun
     except InfrastructureError as error:
         yield from (_deferred(task, error) for task in left)
+
+
+def _settle(ledger: Ledger, token: str, outcomes: Sequence[Outcome]) -> int:
+    """The work is done: an outage of the ledger is waited out, and not paid for with the same work again."""
+    patient = tenacity.Retrying(
+        retry=tenacity.retry_if_exception_type(LedgerUnavailable), wait=tenacity.wait_random(0.5, SETTLE_AGAIN_S)
+    )
+    settled: int = patient(ledger.tasks.settle, token, outcomes)
+    return settled
 
 
 def _renew(ledger: Ledger, window: Window, lease_s: float) -> None:

@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from pipeline.domain import Candidates, Hit, IndexBuild, IndexQuery, ServedPage
 from pipeline.errors import ContractMismatch
 from pipeline.identity import describe_changes, digest
+from pipeline.metadata import Scope
 from pipeline.page_text import PageText, load_page_text
 from pipeline.protocols import Ledger, ObjectStore, PageEncoder, SparseEncoder, VectorIndex
 from pipeline.settings import SearchOptions
@@ -32,8 +33,8 @@ class Searcher:
     sparse: SparseEncoder
     options: SearchOptions
 
-    def search(self, org: str, question: str, k: int) -> list[Hit]:
-        """The best `k` pages that `org` may see, fewer only if there are no more.
+    def search(self, scope: Scope, question: str, k: int) -> list[Hit]:
+        """The best `k` pages inside `scope`, fewer only if there are no more.
 
         Both rankings (late interaction, BM25) are fused by reciprocal rank; equal scores are ordered by document
         and page, so that the same question always gets the same answer. Raises `ContractMismatch` if the encoder
@@ -43,7 +44,7 @@ class Searcher:
         if build is None or not question.strip():
             return []
         check_contract(build, self.encoder)
-        query = self._query(org, question)
+        query = self._query(scope, question)
         self.index.create(build.collection, build.contract.dim)  # before its first page is indexed it is not there
         ranked, served = self._served(build, query, k)
         found = sorted(
@@ -52,9 +53,9 @@ class Searcher:
         )
         return [self._hit(rank, score, page, question) for rank, (score, page) in enumerate(found[:k], start=1)]
 
-    def _query(self, org: str, question: str) -> IndexQuery:
+    def _query(self, scope: Scope, question: str) -> IndexQuery:
         multivector = self.encoder.encode_queries([question])[0]
-        return IndexQuery(org=org, multivector=multivector, sparse=self.sparse.encode_query(question))
+        return IndexQuery(scope=scope, multivector=multivector, sparse=self.sparse.encode_query(question))
 
     def _served(self, build: IndexBuild, query: IndexQuery, k: int) -> tuple[list[Ranked], Mapping[str, ServedPage]]:
         """Candidates until `k` of them stand in the manifest, or there are no more."""
@@ -62,7 +63,7 @@ class Searcher:
         while True:
             candidates = self.index.search(build.collection, query, limit)
             ranked = fuse(candidates, self.options)
-            served = self.ledger.views.served(build, query.org, [point for point, _ in ranked])
+            served = self.ledger.views.served(build, query.scope, [point for point, _ in ranked])
             exhausted = len(candidates.dense) < limit and len(candidates.sparse) < limit
             if len(served) >= k or exhausted:
                 return ranked, served

@@ -10,6 +10,7 @@ from rich.console import Console
 from rich.table import Table
 
 from pipeline.evaluation import METRICS, Estimate, Page, Question, estimate, groups
+from pipeline.metadata import Scope
 from pipeline.search import Searcher, ranked_pages
 from pipeline.settings import SearchOptions
 from scripts.output import source_name, stdout
@@ -46,7 +47,8 @@ def _rank(
     """Found pages under the names that the questions use for their files."""
     return {
         question.id: [
-            (_file(source, files), page) for source, page in ranked_pages(searcher.search(org, question.query, k))
+            (_file(source, files), page)
+            for source, page in ranked_pages(searcher.search(Scope(org=org), question.query, k))
         ]
         for question in questions
     }

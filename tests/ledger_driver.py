@@ -21,11 +21,25 @@ from pipeline.domain import (
     Window,
 )
 from pipeline.identity import source_key, version_id
+from pipeline.metadata import DocumentMetadata
 from pipeline.stages import CODE_VERSIONS, STAGES
 from pipeline.stores.sql import SqlLedger
 
 LEASE_S = 60.0
 WORKER = "worker-1"
+
+
+class Clock:
+    """Microseconds that pass only when a test says so."""
+
+    def __init__(self) -> None:
+        self.now = 1_800_000_000_000_000
+
+    def __call__(self) -> int:
+        return self.now
+
+    def pass_seconds(self, seconds: float) -> None:
+        self.now += int(seconds * 1e6)
 
 
 def contract(version: int = 1) -> EncoderContract:
@@ -49,8 +63,10 @@ def open_ledger(url: str, **settings: Any) -> SqlLedger:
     return ledger
 
 
-def submit(ledger: SqlLedger, uri: str = "file:///a.pdf", org: str = "acme") -> Submission:
-    return ledger.submissions.submit(org, uri, {})
+def submit(
+    ledger: SqlLedger, uri: str = "file:///a.pdf", org: str = "acme", metadata: DocumentMetadata | None = None
+) -> Submission:
+    return ledger.submissions.submit(org, uri, metadata or DocumentMetadata())
 
 
 def take_in(ledger: SqlLedger, content: str = "A", pages: int = 3) -> str:

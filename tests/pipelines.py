@@ -6,29 +6,39 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from pipeline.domain import Submission
+from pipeline.domain import Hit, Submission
 from pipeline.inline import drain
+from pipeline.metadata import DocumentMetadata, Scope
 from pipeline.settings import load_settings
 from pipeline.wiring import Pipeline
 from scripts.sources import source_uri
 
 ORG = "acme"
+NOTHING = DocumentMetadata()
 
 
 def open_at(home: Path, **overrides: Any) -> Pipeline:
     """An embedded pipeline in `home` whose settings differ from the defaults by `overrides`."""
-    return Pipeline(load_settings(home=home, **overrides)).open()
+    pipeline = Pipeline(load_settings(home=home, **overrides))
+    pipeline.ledger.migrate()
+    return pipeline.open()
 
 
-def submit(pipeline: Pipeline, paths: Iterable[Path], org: str = ORG) -> list[Submission]:
-    return [pipeline.ledger.submissions.submit(org, source_uri(path), {}) for path in paths]
+def submit(
+    pipeline: Pipeline, paths: Iterable[Path], org: str = ORG, metadata: DocumentMetadata = NOTHING
+) -> list[Submission]:
+    return [pipeline.ledger.submissions.submit(org, source_uri(path), metadata) for path in paths]
 
 
-def ingest(pipeline: Pipeline, *paths: Path, org: str = ORG) -> list[Submission]:
+def ingest(pipeline: Pipeline, *paths: Path, org: str = ORG, metadata: DocumentMetadata = NOTHING) -> list[Submission]:
     """Submit and process in this process; returns the submissions as they ended."""
-    ids = [submission.id for submission in submit(pipeline, paths, org)]
+    ids = [submission.id for submission in submit(pipeline, paths, org, metadata)]
     drain(pipeline)
     return list(pipeline.ledger.views.submissions(ids))
+
+
+def ask(pipeline: Pipeline, question: str, k: int = 10, org: str = ORG, **scope: Any) -> list[Hit]:
+    return pipeline.searcher.search(Scope(org=org, **scope), question, k)
 
 
 def stage_counts(pipeline: Pipeline) -> dict[str, int]:

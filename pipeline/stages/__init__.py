@@ -33,7 +33,7 @@ STAGES = (
     StageSpec(name=StageName.TEXT, version=1, pool="pdf", reads="evidence", writes="text"),
     StageSpec(name=StageName.OCR, version=1, pool="ocr", reads="image, text", writes="text"),
     StageSpec(name=StageName.ENCODE, version=1, pool="encoder", reads="image or text", writes="vectors"),
-    StageSpec(name=StageName.INDEX, version=1, pool="index", reads="vectors, text", writes="a point"),
+    StageSpec(name=StageName.INDEX, version=2, pool="index", reads="vectors, text", writes="a point"),
 )
 
 CODE_VERSIONS = {spec.name: spec.version for spec in STAGES}

@@ -62,6 +62,7 @@ class IndexStage:
                 "build": build.id,
                 "contract": build.contract_digest,
                 "live": 1,
+                **task.about,
             },
         )
 

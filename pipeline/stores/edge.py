@@ -19,13 +19,18 @@ import qdrant_edge as engine
 
 from pipeline.domain import Candidates, IndexPoint, IndexQuery, PointFacts, SparseVector
 from pipeline.errors import ContractMismatch, DiskFull, IndexBusy, IndexUnavailable
+from pipeline.metadata import Scope
 from pipeline.stores.points import (
     DOCUMENT,
+    FROM,
     GENERATION,
+    LABELS,
     LIVE,
     ORG,
     PAGE_VECTOR,
     TEXT_VECTOR,
+    TYPE,
+    UNTIL,
     check_point,
     check_query,
     facts_of,
@@ -97,8 +102,8 @@ class EdgeIndex:
         return facts
 
     def search(self, collection: str, query: IndexQuery, limit: int) -> Candidates:
-        """Two queries: one batch of both measured the same. Raises `ValueError` without an org."""
-        visible = _visible_to(query.org)
+        """Two queries: one batch of both measured the same."""
+        visible = _inside(query.scope)
         shard = self._open(collection)
         check_query(query, shard.dim)
         rows = query.multivector
@@ -195,11 +200,19 @@ class _Shard:
     deleted_from: bool = False
 
 
-def _visible_to(org: str) -> engine.Filter:
-    """The one place that says what a tenant may find: its own points, less those known not to be served."""
-    if not org:
-        raise ValueError("a search without an org: no tenant, no query")
-    return engine.Filter(must=[_equals(ORG, org)], must_not=[_equals(LIVE, 0)])
+def _inside(scope: Scope) -> engine.Filter:
+    """The one place that says what a question may find: its tenant's points, less those known not to be served."""
+    must: list[Any] = [_equals(ORG, scope.org)]
+    if scope.type:
+        must.append(_equals(TYPE, scope.type))
+    if scope.labels:
+        must.append(engine.FieldCondition(LABELS, match=engine.MatchAny(list(scope.labels))))
+    if scope.as_of is None:
+        return engine.Filter(must=must, must_not=[_equals(LIVE, 0)])
+    day = float(scope.as_of.toordinal())
+    must.append(engine.FieldCondition(FROM, range=engine.RangeFloat(lte=day)))
+    must.append(engine.FieldCondition(UNTIL, range=engine.RangeFloat(gt=day)))
+    return engine.Filter(must=must)
 
 
 def _equals(field: str, value: str | int) -> engine.FieldCondition:
@@ -270,6 +283,10 @@ def _indexed_fields() -> Mapping[str, Any]:
         DOCUMENT: engine.PayloadSchemaType.Keyword,
         LIVE: engine.IntegerIndexParams(lookup=True, range=False),
         GENERATION: engine.IntegerIndexParams(lookup=False, range=True),
+        TYPE: engine.PayloadSchemaType.Keyword,
+        LABELS: engine.PayloadSchemaType.Keyword,
+        FROM: engine.IntegerIndexParams(lookup=False, range=True),
+        UNTIL: engine.IntegerIndexParams(lookup=False, range=True),
     }
 
 

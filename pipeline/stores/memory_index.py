@@ -5,10 +5,24 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any
 
 from pipeline.domain import Candidates, IndexPoint, IndexQuery, PointFacts
 from pipeline.errors import ContractMismatch, IndexUnavailable
-from pipeline.stores.points import DOCUMENT, GENERATION, LIVE, ORG, check_point, check_query, facts_of
+from pipeline.metadata import Scope
+from pipeline.stores.points import (
+    DOCUMENT,
+    FROM,
+    GENERATION,
+    LABELS,
+    LIVE,
+    ORG,
+    TYPE,
+    UNTIL,
+    check_point,
+    check_query,
+    facts_of,
+)
 
 
 class MemoryIndex:
@@ -40,7 +54,7 @@ class MemoryIndex:
     def search(self, collection: str, query: IndexQuery, limit: int) -> Candidates:
         stored = self._of(collection)
         check_query(query, self._dims[collection])
-        visible = _visible_to(query.org, stored.values())
+        visible = _inside(query.scope, stored.values())
         idf = _idf(list(stored.values()))
         alike = visible if len(query.multivector) else []
         sharing = [point for point in visible if set(point.sparse.indices) & set(query.sparse.indices)]
@@ -84,10 +98,18 @@ def _copy(point: IndexPoint, payload: Mapping[str, int] | None = None) -> IndexP
     )
 
 
-def _visible_to(org: str, points: Iterable[IndexPoint]) -> Sequence[IndexPoint]:
-    if not org:
-        raise ValueError("a search without an org: no tenant, no query")
-    return [point for point in points if point.payload[ORG] == org and point.payload.get(LIVE) != 0]
+def _inside(scope: Scope, points: Iterable[IndexPoint]) -> Sequence[IndexPoint]:
+    return [point for point in points if _is_inside(scope, point.payload)]
+
+
+def _is_inside(scope: Scope, payload: Mapping[str, Any]) -> bool:
+    if payload[ORG] != scope.org or scope.type not in (None, payload.get(TYPE)):
+        return False
+    if scope.labels and set(scope.labels).isdisjoint(payload.get(LABELS, ())):
+        return False
+    if scope.as_of is None:
+        return payload.get(LIVE) != 0
+    return FROM in payload and payload[FROM] <= scope.as_of.toordinal() < payload[UNTIL]
 
 
 def _best(

@@ -24,6 +24,10 @@ LIVE = "live"
 """Served or not, as 1 or 0: qdrant-edge-py 0.9.0 turns ``MatchValue(False)`` into the integer 0, which
 matches no bool, and reports no error."""
 GENERATION = "live_generation"
+TYPE = "type"
+LABELS = "labels"
+FROM, UNTIL = "in_force_from", "in_force_until"
+"""First day in force and first day no longer, as `date.toordinal` counts."""
 
 MAX_NUMBERS = 1_048_576
 """Most numbers in one multivector. Qdrant's server refuses more (qdrant/qdrant#5925). The embedded engine

@@ -20,13 +20,18 @@ from qdrant_client.common.client_exceptions import ResourceExhaustedResponse
 from pipeline.batches import batches
 from pipeline.domain import Candidates, IndexPoint, IndexQuery, PointFacts
 from pipeline.errors import ContractMismatch, IndexUnavailable
+from pipeline.metadata import Scope
 from pipeline.stores.points import (
     DOCUMENT,
+    FROM,
     GENERATION,
+    LABELS,
     LIVE,
     ORG,
     PAGE_VECTOR,
     TEXT_VECTOR,
+    TYPE,
+    UNTIL,
     check_point,
     check_query,
 )
@@ -108,8 +113,8 @@ class QdrantIndex:
         return facts
 
     def search(self, collection: str, query: IndexQuery, limit: int) -> Candidates:
-        """Both rankings in one round trip. Raises `ValueError` without an org."""
-        visible = _visible_to(query.org)
+        """Both rankings in one round trip."""
+        visible = _inside(query.scope)
         check_query(query, self._dim(collection))
         asked: dict[str, models.QueryRequest] = {}
         if len(query.multivector):
@@ -253,11 +258,19 @@ class QdrantIndex:
             raise IndexUnavailable(explain(error, self._options), address=self._options.address) from error
 
 
-def _visible_to(org: str) -> models.Filter:
-    """The one place that says what a tenant may find: its own points, less those known not to be served."""
-    if not org:
-        raise ValueError("a search without an org: no tenant, no query")
-    return models.Filter(must=[_equals(ORG, org)], must_not=[_equals(LIVE, 0)])
+def _inside(scope: Scope) -> models.Filter:
+    """The one place that says what a question may find: its tenant's points, less those known not to be served."""
+    must: list[Any] = [_equals(ORG, scope.org)]
+    if scope.type:
+        must.append(_equals(TYPE, scope.type))
+    if scope.labels:
+        must.append(models.FieldCondition(key=LABELS, match=models.MatchAny(any=list(scope.labels))))
+    if scope.as_of is None:
+        return models.Filter(must=must, must_not=[_equals(LIVE, 0)])
+    day = scope.as_of.toordinal()
+    must.append(models.FieldCondition(key=FROM, range=models.Range(lte=day)))
+    must.append(models.FieldCondition(key=UNTIL, range=models.Range(gt=day)))
+    return models.Filter(must=must)
 
 
 def _equals(field: str, value: str | int) -> models.FieldCondition:

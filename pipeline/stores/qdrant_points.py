@@ -14,12 +14,16 @@ from pipeline.errors import ContractMismatch
 from pipeline.pooling import pool_rows
 from pipeline.stores.points import (
     DOCUMENT,
+    FROM,
     GENERATION,
+    LABELS,
     LIVE,
     ORG,
     PAGE_VECTOR,
     POOLED_VECTOR,
     TEXT_VECTOR,
+    TYPE,
+    UNTIL,
     VERSION,
     facts_of,
     is_sound,
@@ -63,6 +67,10 @@ def indexed_fields() -> Mapping[str, Any]:
         VERSION: models.PayloadSchemaType.KEYWORD,
         LIVE: models.IntegerIndexParams(type=models.IntegerIndexType.INTEGER, lookup=True, range=False),
         GENERATION: models.IntegerIndexParams(type=models.IntegerIndexType.INTEGER, lookup=False, range=True),
+        TYPE: models.PayloadSchemaType.KEYWORD,
+        LABELS: models.PayloadSchemaType.KEYWORD,
+        FROM: models.IntegerIndexParams(type=models.IntegerIndexType.INTEGER, lookup=False, range=True),
+        UNTIL: models.IntegerIndexParams(type=models.IntegerIndexType.INTEGER, lookup=False, range=True),
     }
 
 

@@ -5,9 +5,7 @@ from __future__ import annotations
 import dataclasses
 import threading
 import time
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 
 import pytest
 from alembic.autogenerate import compare_metadata
@@ -26,44 +24,12 @@ from pipeline.domain import (
     Window,
 )
 from pipeline.errors import LeaseLost
+from pipeline.metadata import DocumentMetadata, Scope
 from pipeline.stages import CODE_VERSIONS
 from pipeline.stores.sql import SqlLedger
 from pipeline.stores.sql.tables import builds, documents, metadata, page_tasks, submissions
 from tests import ledger_driver as driver
-from tests.ledger_driver import LEASE_S, WORKER
-
-
-class Clock:
-    """Microseconds that pass only when a test says so."""
-
-    def __init__(self) -> None:
-        self.now = 1_800_000_000_000_000
-
-    def __call__(self) -> int:
-        return self.now
-
-    def pass_seconds(self, seconds: float) -> None:
-        self.now += int(seconds * 1e6)
-
-
-@pytest.fixture(params=["sqlite", pytest.param("mariadb", marks=pytest.mark.mariadb)])
-def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    if request.param == "mariadb":
-        found: str = request.getfixturevalue("mysql_url")
-        return found
-    return f"sqlite:///{tmp_path / 'ledger.sqlite'}"
-
-
-@pytest.fixture
-def clock() -> Clock:
-    return Clock()
-
-
-@pytest.fixture
-def ledger(url: str, clock: Clock) -> Iterator[SqlLedger]:
-    opened = driver.open_ledger(url, clock=clock)
-    yield opened
-    opened.close()
+from tests.ledger_driver import LEASE_S, WORKER, Clock
 
 
 def task_states(ledger: SqlLedger, stage: StageName) -> list[str]:
@@ -113,8 +79,8 @@ def test_revisions_of_a_document_count_up(ledger: SqlLedger) -> None:
 
 
 def test_the_same_submission_delivered_twice_is_registered_once(ledger: SqlLedger) -> None:
-    first = ledger.submissions.submit("acme", "file:///a.pdf", {}, submission_id="7" * 36)
-    again = ledger.submissions.submit("acme", "file:///a.pdf", {}, submission_id="7" * 36)
+    first = ledger.submissions.submit("acme", "file:///a.pdf", DocumentMetadata(), submission_id="7" * 36)
+    again = ledger.submissions.submit("acme", "file:///a.pdf", DocumentMetadata(), submission_id="7" * 36)
     assert (first.revision, again.revision) == (1, 1)
 
 
@@ -412,12 +378,12 @@ def test_nothing_is_served_before_the_gate_has_passed(ledger: SqlLedger) -> None
     assert work is not None
     points = [page.point_id for page in work.pages if page.point_id]
     assert len(points) == 3
-    assert ledger.views.served(build, "acme", points) == {}
+    assert ledger.views.served(build, Scope(org="acme"), points) == {}
     assert ledger.gates.settle(work, driver.report_on(work)) == GateVerdict.PROMOTED
-    assert set(ledger.views.served(build, "acme", points)) == set(points)
-    assert ledger.views.served(build, "other", points) == {}
+    assert set(ledger.views.served(build, Scope(org="acme"), points)) == set(points)
+    assert ledger.views.served(build, Scope(org="other"), points) == {}
     with pytest.raises(ValueError, match="no tenant"):
-        ledger.views.served(build, "", points)
+        ledger.views.served(build, Scope(org=""), points)
 
 
 def test_a_version_with_unfinished_pages_is_not_ready_for_its_gate(ledger: SqlLedger) -> None:
@@ -586,7 +552,7 @@ def test_two_that_submit_the_first_revision_of_a_document_at_the_same_moment_get
 
         def register(_: int, uri: str = f"file:///{turn}.pdf", barrier: threading.Barrier = barrier) -> int:
             barrier.wait()
-            return ledger.submissions.submit("acme", uri, {}).revision
+            return ledger.submissions.submit("acme", uri, DocumentMetadata()).revision
 
         with ThreadPoolExecutor(4) as threads:
             assert sorted(threads.map(register, range(4))) == [1, 2, 3, 4]
@@ -619,7 +585,7 @@ def test_more_ids_than_one_statement_can_hold_are_asked_for_in_pieces(ledger: Sq
     assert submission.version_id is not None
     points = [point for _, point, _, _ in ledger.views.manifest(submission.version_id, build.id)]
     strangers = [str(number) for number in range(70_000)]
-    assert set(ledger.views.served(build, "acme", strangers + points)) == set(points)
+    assert set(ledger.views.served(build, Scope(org="acme"), strangers + points)) == set(points)
     assert ledger.views.progress([*strangers, submission.version_id])["index", "done"] == 3
 
 

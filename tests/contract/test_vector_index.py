@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import datetime
 import math
 import multiprocessing
 import os
@@ -30,6 +31,7 @@ from pipeline.errors import (
     IndexUnavailable,
     TooManyVectors,
 )
+from pipeline.metadata import DocumentMetadata, Scope
 from pipeline.protocols import VectorIndex
 from pipeline.stores import edge
 from pipeline.stores.edge import EdgeIndex
@@ -100,6 +102,9 @@ def embedded(tmp_path: Path) -> Iterator[EdgeIndex]:
     made.close()
 
 
+ACME = Scope(org="acme")
+
+
 def an_id(number: int) -> str:
     return str(uuid.uuid5(uuid.NAMESPACE_OID, str(number)))
 
@@ -111,12 +116,13 @@ def a_point(
     document: str = "manual",
     rows: Any = ((1.0, 0.0, 0.0, 0.0),),
     terms: Mapping[int, float] | None = None,
+    **about: Any,
 ) -> IndexPoint:
     return IndexPoint(
         id=an_id(number),
         multivector=np.array(rows, dtype=np.float32),
         sparse=some_terms({7: 1.0} if terms is None else terms),
-        payload={"org": org, "document_id": document, "page_index": number},
+        payload={"org": org, "document_id": document, "page_index": number, **about},
     )
 
 
@@ -126,20 +132,20 @@ def some_terms(weights: Mapping[int, float]) -> SparseVector:
 
 def a_question(
     *,
-    org: str = "acme",
+    scope: Scope = ACME,
     rows: Any = ((1.0, 0.0, 0.0, 0.0),),
     terms: Mapping[int, float] | None = None,
 ) -> IndexQuery:
     return IndexQuery(
-        org=org,
+        scope=scope,
         multivector=np.array(rows, dtype=np.float32),
         sparse=some_terms({7: 1.0} if terms is None else terms),
     )
 
 
-def found(index: VectorIndex, org: str = "acme", collection: str = PAGES) -> set[str]:
+def found(index: VectorIndex, org: str = "acme", collection: str = PAGES, **scope: Any) -> set[str]:
     """What a tenant's question finds; its two rankings must agree where every point has the term."""
-    candidates = index.search(collection, a_question(org=org), limit=1000)
+    candidates = index.search(collection, a_question(scope=Scope(org=org, **scope)), limit=1000)
     dense, sparse = ({id for id, _ in ranking} for ranking in (candidates.dense, candidates.sparse))
     assert dense == sparse
     return dense
@@ -313,7 +319,7 @@ def test_nothing_is_written_or_asked_without_a_tenant(index: VectorIndex) -> Non
     with pytest.raises(ValueError, match="org"):
         index.upsert(PAGES, [a_point(1), a_point(2, org="")])
     with pytest.raises(ValueError, match="org"):
-        index.search(PAGES, a_question(org=""), 10)
+        index.search(PAGES, a_question(scope=Scope(org="")), 10)
 
     assert list(index.point_ids(PAGES)) == []
 
@@ -418,6 +424,51 @@ def test_a_tenant_finds_its_own_points_and_no_others(index: VectorIndex, orgs: S
     index.upsert(PAGES, [a_point(number, org=org) for number, org in enumerate(orgs)])
 
     assert found(index, asking) == {an_id(number) for number, org in enumerate(orgs) if org == asking}
+
+
+Scopes = st.builds(
+    Scope,
+    org=st.sampled_from("AB"),
+    type=st.none() | st.sampled_from(["manual", "policy"]),
+    labels=st.lists(st.sampled_from("xyz"), unique=True, max_size=2).map(tuple),
+    as_of=st.none() | st.dates(datetime.date(2020, 1, 1), datetime.date(2020, 1, 9)),
+)
+Described = st.builds(
+    DocumentMetadata,
+    type=st.none() | st.sampled_from(["manual", "policy"]),
+    labels=st.lists(st.sampled_from("xyz"), max_size=3).map(tuple),
+    effective=st.none() | st.dates(datetime.date(2020, 1, 1), datetime.date(2020, 1, 4)),
+    expired=st.none() | st.dates(datetime.date(2020, 1, 5), datetime.date(2020, 1, 9)),
+)
+
+
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(described=st.lists(st.tuples(st.sampled_from("AB"), Described), min_size=1, max_size=25), scope=Scopes)
+def test_a_question_finds_what_its_scope_admits_and_nothing_else(
+    index: VectorIndex, described: Sequence[tuple[str, DocumentMetadata]], scope: Scope
+) -> None:
+    index.delete(PAGES, list(index.point_ids(PAGES)))
+    index.upsert(PAGES, [a_point(n, org=org, **about.about("t")) for n, (org, about) in enumerate(described)])
+
+    def admitted(org: str, about: DocumentMetadata) -> bool:
+        begun = about.effective is None or scope.as_of is None or about.effective <= scope.as_of
+        ended = about.expired is not None and scope.as_of is not None and scope.as_of >= about.expired
+        fits = not scope.labels or set(scope.labels) & set(about.labels)
+        return org == scope.org and scope.type in (None, about.type) and bool(fits) and begun and not ended
+
+    expected = {an_id(n) for n, (org, about) in enumerate(described) if admitted(org, about)}
+    candidates = index.search(PAGES, a_question(scope=scope), limit=1000)
+    assert {id for id, _ in candidates.dense} == {id for id, _ in candidates.sparse} == expected
+
+
+def test_a_day_asks_for_demoted_points_too(index: VectorIndex) -> None:
+    always = DocumentMetadata().about("t")
+    index.upsert(PAGES, [a_point(1, **always), a_point(2, **always)])
+    index.promote(PAGES, [an_id(1)], 1)
+    index.demote(PAGES, "manual", 2)
+
+    assert found(index) == {an_id(2)}
+    assert found(index, as_of=datetime.date(2026, 1, 1)) == {an_id(1), an_id(2)}
 
 
 # Hints about what is served

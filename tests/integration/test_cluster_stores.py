@@ -12,7 +12,7 @@ from pipeline.domain import SubmissionState
 from pipeline.settings import IndexSettings, LedgerSettings, StoreSettings
 from pipeline.wiring import Pipeline
 from tests.pdfs import write_pdf, write_scan
-from tests.pipelines import ORG, ingest, open_at, snapshot, stage_counts
+from tests.pipelines import ORG, ask, ingest, open_at, snapshot, stage_counts
 from tests.qdrant_server import QdrantServer
 from tests.s3_server import fresh_bucket
 
@@ -34,7 +34,7 @@ def pipeline(mysql_url: str, tmp_path: Path) -> Iterator[Pipeline]:
 
 
 def found(pipeline: Pipeline, question: str, org: str = ORG) -> list[tuple[str, int]]:
-    return [(Path(hit.source).name, hit.page_index) for hit in pipeline.searcher.search(org, question, 10)]
+    return [(Path(hit.source).name, hit.page_index) for hit in ask(pipeline, question, 10, org)]
 
 
 def test_documents_become_searchable_and_are_not_done_twice(pipeline: Pipeline, tmp_path: Path) -> None:
@@ -56,12 +56,12 @@ def test_versions_a_b_a_end_at_the_last_one(pipeline: Pipeline, tmp_path: Path) 
     ingest(pipeline, path)
     write_pdf(path, ["beta pressure"])
     ingest(pipeline, path)
-    assert "beta" in pipeline.searcher.search(ORG, "beta pressure", 1)[0].snippet
+    assert "beta" in ask(pipeline, "beta pressure", 1)[0].snippet
     counts = stage_counts(pipeline)
     path.write_bytes(first)
     (last,) = ingest(pipeline, path)
     assert (last.state, last.revision) == (SubmissionState.SEARCHABLE, 3)
-    assert "alpha" in pipeline.searcher.search(ORG, "alpha torque", 1)[0].snippet
+    assert "alpha" in ask(pipeline, "alpha torque", 1)[0].snippet
     assert stage_counts(pipeline) == counts
 
 

@@ -14,7 +14,7 @@ from pipeline.settings import OcrOptions, RenderOptions, load_settings
 from pipeline.wiring import Pipeline
 from scripts.samples import BROKEN_PAGE, BROKEN_PAGE_FILE
 from tests.pdfs import write_pdf, write_scan
-from tests.pipelines import ORG, ingest, open_at, snapshot, stage_counts, submit
+from tests.pipelines import ORG, ask, ingest, open_at, snapshot, stage_counts, submit
 
 
 @pytest.fixture
@@ -25,16 +25,16 @@ def pipeline(tmp_path: Path) -> Iterator[Pipeline]:
 
 
 def found(pipeline: Pipeline, question: str, org: str = ORG) -> list[tuple[str, int]]:
-    return [(Path(hit.source).name, hit.page_index) for hit in pipeline.searcher.search(org, question, 10)]
+    return [(Path(hit.source).name, hit.page_index) for hit in ask(pipeline, question, 10, org)]
 
 
 def test_pages_are_found_by_chinese_and_english_questions(pipeline: Pipeline, samples: Path) -> None:
     submissions = ingest(pipeline, *sorted(samples.glob("*.pdf")))
     assert {one.state for one in submissions} == {SubmissionState.SEARCHABLE}
-    best = pipeline.searcher.search(ORG, "新机床运行多少小时后第一次更换液压油？", 3)[0]
+    best = ask(pipeline, "新机床运行多少小时后第一次更换液压油？", 3)[0]
     assert (best.page_index, best.page_label, best.text_source) == (7, "5", "native")
     assert "300" in best.snippet
-    scanned = pipeline.searcher.search(ORG, "Which wheel run-out was measured at the acceptance test?", 3)[0]
+    scanned = ask(pipeline, "Which wheel run-out was measured at the acceptance test?", 3)[0]
     assert (scanned.page_index, scanned.page_label, scanned.text_source) == (11, "9", "ocr")
     assert pipeline.store.get(_image(pipeline, scanned.image_key)).startswith(b"\xff\xd8")  # a JPEG
 
@@ -111,12 +111,12 @@ def test_versions_a_b_a_end_at_the_last_one_with_nothing_computed_again(pipeline
     path.write_bytes(content_b)
     ingest(pipeline, path)
     assert found(pipeline, "beta pressure")[0] == ("doc.pdf", 0)
-    assert "alpha" not in pipeline.searcher.search(ORG, "alpha torque", 1)[0].snippet
+    assert "alpha" not in ask(pipeline, "alpha torque", 1)[0].snippet
     counts = stage_counts(pipeline)
     path.write_bytes(content_a)
     (last,) = ingest(pipeline, path)
     assert (last.state, last.revision) == (SubmissionState.SEARCHABLE, 3)
-    assert "alpha" in pipeline.searcher.search(ORG, "alpha torque", 1)[0].snippet
+    assert "alpha" in ask(pipeline, "alpha torque", 1)[0].snippet
     assert found(pipeline, "beta pressure").count(("doc.pdf", 0)) == 1
     assert stage_counts(pipeline) == counts
 
@@ -133,7 +133,7 @@ def test_a_submission_delivered_late_never_becomes_current(pipeline: Pipeline, t
     drain(pipeline)
     (late,) = pipeline.ledger.views.submissions([late.id])
     assert (late.state, late.superseded_by) == (SubmissionState.SEARCHABLE, newest.revision)
-    assert "gamma" in pipeline.searcher.search(ORG, "beta late", 1)[0].snippet
+    assert "gamma" in ask(pipeline, "beta late", 1)[0].snippet
 
 
 def ingest_without_waiting_for(pipeline: Pipeline, path: Path) -> list[object]:
@@ -235,12 +235,12 @@ def test_the_same_bytes_in_two_orgs_are_two_documents_and_share_nothing(pipeline
     ingest(pipeline, path, org="acme")
     ingest(pipeline, path, org="other")
     for org in ("acme", "other"):
-        hits = pipeline.searcher.search(org, "alpha torque", 10)
+        hits = ask(pipeline, "alpha torque", 10, org)
         assert len(hits) == 1
-    ours, theirs = (pipeline.searcher.search(org, "alpha torque", 1)[0] for org in ("acme", "other"))
+    ours, theirs = (ask(pipeline, "alpha torque", 1, org)[0] for org in ("acme", "other"))
     assert ours.document_id != theirs.document_id
     assert ours.image_key.split("/")[0] != theirs.image_key.split("/")[0]
-    assert pipeline.searcher.search("third", "alpha torque", 10) == []
+    assert ask(pipeline, "alpha torque", 10, "third") == []
 
 
 @pytest.mark.parametrize("role", ["image", "text", "evidence", "vectors"])

@@ -27,6 +27,7 @@ from pipeline.domain import Floats, IndexPoint, IndexQuery, SparseVector
 from pipeline.engines.lexical import DIM as LEXICAL_DIM
 from pipeline.engines.lexical import LexicalEncoder
 from pipeline.errors import ContractMismatch, IndexUnavailable
+from pipeline.metadata import Scope
 from pipeline.stores import qdrant_connection
 from pipeline.stores.memory_index import MemoryIndex
 from pipeline.stores.points import MAX_NUMBERS
@@ -71,7 +72,7 @@ def a_page(number: int, *, n_tokens: int = 3, org: str = "acme", rows: Floats | 
 
 
 def a_question(rows: Floats, org: str = "acme") -> IndexQuery:
-    return IndexQuery(org=org, multivector=rows, sparse=NO_TERMS)
+    return IndexQuery(scope=Scope(org=org), multivector=rows, sparse=NO_TERMS)
 
 
 CALLS: dict[str, Callable[[QdrantIndex], Any]] = {
@@ -367,7 +368,7 @@ def test_other_tenants_neither_appear_nor_crowd_out_candidates(
     index.delete(PAGES, list(index.point_ids(PAGES)))
     index.upsert(PAGES, [a_page(number, org=org, rows=rows) for number, org in enumerate(orgs)])
 
-    query = IndexQuery(org=asking, multivector=rows, sparse=SparseVector(indices=(7,), values=(1.0,)))
+    query = IndexQuery(scope=Scope(org=asking), multivector=rows, sparse=SparseVector(indices=(7,), values=(1.0,)))
     candidates = index.search(PAGES, query, limit)
 
     own = {an_id(number) for number, org in enumerate(orgs) if org == asking}
@@ -378,7 +379,9 @@ def test_other_tenants_neither_appear_nor_crowd_out_candidates(
 
 def test_the_tenant_is_named_in_every_stage_of_both_rankings(server: QdrantServer, index: QdrantIndex) -> None:
     """A server hands the outer filter down to the prefetch (so does the memory mode); we do not lean on it."""
-    query = IndexQuery(org="acme", multivector=a_page(1).multivector, sparse=SparseVector(indices=(7,), values=(1.0,)))
+    query = IndexQuery(
+        scope=Scope(org="acme"), multivector=a_page(1).multivector, sparse=SparseVector(indices=(7,), values=(1.0,))
+    )
     index.search(PAGES, query, 10)
 
     dense, sparse = server.last["QueryBatch"].query_points

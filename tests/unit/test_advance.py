@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from pipeline.advance import Step, TaskRow, plan_page, prove_page
 from pipeline.domain import ArtifactRef, BuildState, EncoderContract, IndexBuild, Profile, StageName, TaskState
 
+ABOUT = {"title": "A manual", "labels": ["a"]}
 SOURCE = ArtifactRef(key="source", sha256="0" * 64, size=1)
 Rows = dict[tuple[StageName, str], TaskRow]
 
@@ -27,7 +28,7 @@ def profile(**changes: dict[str, object]) -> Profile:
 
 
 def plan(rows: Rows, builds: list[IndexBuild] | None = None, **changes: dict[str, object]) -> list[Step]:
-    return plan_page(SOURCE, rows, profile(**changes), builds or [build()])
+    return plan_page(SOURCE, ABOUT, rows, profile(**changes), builds or [build()])
 
 
 def finish(step: Step, rows: Rows, *, needs_ocr: bool = False, state: TaskState = TaskState.DONE) -> None:

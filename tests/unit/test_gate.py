@@ -81,6 +81,10 @@ def read_back(ledger: SqlLedger, spoil: Spoil = lambda facts: facts, page: int =
         "version_id": work.version_id,
         "build": work.build.id,
         "contract": work.build.contract_digest,
+        "title": "A manual",
+        "labels": [],
+        "in_force_from": 0,
+        "in_force_until": 3_652_060,
     }
     return held
 

@@ -23,6 +23,7 @@ from pipeline.domain import (
 )
 from pipeline.errors import ContractMismatch
 from pipeline.identity import digest
+from pipeline.metadata import Scope
 from pipeline.page_text import PageText
 from pipeline.search import SNIPPET_CHARS, Searcher, fuse, snippet
 from pipeline.settings import SearchOptions
@@ -135,31 +136,31 @@ def test_a_ranking_of_weight_zero_changes_no_order() -> None:
 
 def test_search_pages_on_until_enough_hits_are_served() -> None:
     index = RankedIndex(size=5000)
-    hits = searcher(index, served=range(900, 2000)).search("acme", "torque", 3)
+    hits = searcher(index, served=range(900, 2000)).search(Scope(org="acme"), "torque", 3)
     assert [hit.page_index for hit in hits] == [900, 901, 902]
     assert index.limits == [100, 400, 1600]
 
 
 def test_search_ends_when_there_are_no_more_candidates() -> None:
     index = RankedIndex(size=150)
-    hits = searcher(index, served=range(149, 200)).search("acme", "torque", 3)
+    hits = searcher(index, served=range(149, 200)).search(Scope(org="acme"), "torque", 3)
     assert [hit.page_index for hit in hits] == [149]
     assert index.limits == [100, 400]
 
 
 def test_hits_say_what_kind_of_number_their_score_is() -> None:
-    (hit,) = searcher(RankedIndex(size=1), served=range(1)).search("acme", "torque", 3)
+    (hit,) = searcher(RankedIndex(size=1), served=range(1)).search(Scope(org="acme"), "torque", 3)
     assert (hit.rank, hit.score_label, hit.page_label, hit.text_source) == (1, "rrf", "iv", "native")
     assert hit.score == pytest.approx(2 / 61, abs=1e-6)
 
 
 def test_an_empty_question_finds_nothing() -> None:
-    assert searcher(RankedIndex(size=5), served=range(5)).search("acme", "  ", 3) == []
+    assert searcher(RankedIndex(size=5), served=range(5)).search(Scope(org="acme"), "  ", 3) == []
 
 
 def test_an_encoder_of_another_contract_is_refused() -> None:
     with pytest.raises(ContractMismatch, match="re-index"):
-        searcher(RankedIndex(size=5), served=range(5), contract_digest="other").search("acme", "torque", 3)
+        searcher(RankedIndex(size=5), served=range(5), contract_digest="other").search(Scope(org="acme"), "torque", 3)
 
 
 def test_a_snippet_is_the_stretch_that_shares_most_with_the_question() -> None:

@@ -81,6 +81,8 @@ def plan_pages(
             versions.c.source_key,
             versions.c.sha256,
             versions.c.size,
+            versions.c.title,
+            versions.c.metadata,
             documents.c.deleted_at,
         )
         .join(versions, versions.c.id == pages.c.version_id)
@@ -123,7 +125,7 @@ def _settle(connection: Connection, where: Any, now: int) -> int:
     _set_state(connection, revived, TaskState.SUPERSEDED, TaskState.PENDING, now)
     _set_state(connection, _unwanted(planned), TaskState.PENDING, TaskState.SUPERSEDED, now)
     touched = {row["version_id"] for row in fresh} | {page.row.version_id for page in planned if revived}
-    _reopen_gates(connection, touched, now)
+    reopen_gates(connection, touched, now)
     return len(fresh) + len(revived)
 
 
@@ -139,7 +141,8 @@ def _tasks_of(connection: Connection, page_ids: Sequence[int]) -> dict[int, dict
 
 def _planned(row: AnyRow, tasks: Rows, profile: Profile, live: Sequence[IndexBuild]) -> PlannedPage:
     source = ArtifactRef(key=row.source_key, sha256=row.sha256, size=row.size)
-    return PlannedPage(row=row, tasks=tasks, steps=plan_page(source, tasks, profile, live))
+    steps = plan_page(source, records.about(row), tasks, profile, live)
+    return PlannedPage(row=row, tasks=tasks, steps=steps)
 
 
 def _unwanted(planned: Sequence[PlannedPage]) -> list[int]:
@@ -176,14 +179,15 @@ def _new_row(page: AnyRow, step: Step, now: int) -> dict[str, Any]:
 
 def _set_state(connection: Connection, ids: Sequence[int], old: TaskState, new: TaskState, now: int) -> None:
     if ids:
-        which = page_tasks.c.id == bindparam("task"), page_tasks.c.state == old
+        which = page_tasks.c.id.in_(bindparam("tasks", expanding=True)), page_tasks.c.state == old
         statement = update(page_tasks).where(*which).values(state=new, available_at=now)
-        connection.execute(statement, [{"task": task_id} for task_id in ids])
+        for batch in batches(ids):
+            connection.execute(statement, {"tasks": batch})
 
 
-def _reopen_gates(connection: Connection, version_ids: set[str], now: int) -> None:
-    """A version with new work is to be validated again once that is done: a gate that is reading it now finds
-    another epoch and writes nothing. What the version serves stays served."""
+def reopen_gates(connection: Connection, version_ids: set[str], now: int) -> None:
+    """A version with new work or new metadata is to be validated again once all is done: a gate that is reading it
+    now finds another epoch and writes nothing. What the version serves stays served."""
     if version_ids:
         connection.execute(
             update(version_builds)

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import sqlite3
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
 
 import tenacity
 from sqlalchemy import URL, Connection, create_engine, event, make_url, text
-from sqlalchemy.exc import DBAPIError
+from sqlalchemy.exc import ArgumentError, DBAPIError
 
-from pipeline.errors import DiskFull, LedgerUnavailable
+from pipeline.errors import ConfigurationError, DiskFull, LedgerUnavailable
 
 T = TypeVar("T")
 
@@ -28,6 +29,8 @@ own token first."""
 SQLITE_TAKEN = {sqlite3.SQLITE_CONSTRAINT_PRIMARYKEY, sqlite3.SQLITE_CONSTRAINT_UNIQUE}
 SQLITE_AGAIN = {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED}
 BUSY_TIMEOUT_MS = 10_000
+LOCK_S = 300
+"""How long a migration waits for another one."""
 ATTEMPTS = 8
 
 
@@ -35,10 +38,17 @@ class Database:
     """One engine. `clock` replaces the database's own time in tests (microseconds since the epoch)."""
 
     def __init__(self, url: str | URL, clock: Callable[[], int] | None = None) -> None:
-        self.url = make_url(url)
-        self.sqlite = self.url.get_backend_name() == "sqlite"
+        """Raises `ConfigurationError` for a URL of no database that this code can use; asks nothing of it yet."""
         self._clock = clock
-        self.engine = create_engine(self.url, **({} if self.sqlite else _MYSQL_OPTIONS))
+        try:
+            self.url = make_url(url)
+            self.sqlite = self.url.get_backend_name() == "sqlite"
+            self.engine = create_engine(self.url, **({} if self.sqlite else _MYSQL_OPTIONS))
+        except (ArgumentError, ModuleNotFoundError) as error:
+            raise ConfigurationError(
+                "ledger.url is not one of a database at hand: use sqlite:///FILE or mysql+pymysql://USER:PASSWORD@HOST/"
+                "DATABASE, the latter with pip install 'pagegate[mysql]'"
+            ) from error
         if self.sqlite:
             event.listen(self.engine, "connect", _configure_sqlite)
             event.listen(self.engine, "begin", _begin_sqlite)
@@ -58,6 +68,24 @@ class Database:
         if self._clock:
             return self._clock()
         return int(connection.execute(text(SQLITE_NOW if self.sqlite else MYSQL_NOW)).scalar_one())
+
+    @contextlib.contextmanager
+    def lock(self, name: str) -> Iterator[None]:
+        """Held by one process at a time, on MySQL and MariaDB across transactions; it ends with its connection.
+
+        On SQLite the transaction itself is that lock. Raises `LedgerUnavailable` if another one keeps it too long.
+        """
+        if self.sqlite:
+            yield
+            return
+        with self.engine.connect() as connection:
+            held = {"name": f"{name}:{self.url.database}"[-64:], "wait": LOCK_S}
+            if connection.execute(text("SELECT GET_LOCK(:name, :wait)"), held).scalar() != 1:
+                raise LedgerUnavailable(f"another process has held the lock {held['name']} for {LOCK_S} s: wait for it")
+            try:
+                yield
+            finally:
+                connection.execute(text("SELECT RELEASE_LOCK(:name)"), held)
 
     def close(self) -> None:
         self.engine.dispose()

@@ -77,7 +77,8 @@ class Gates:
 
     def _claim(self, connection: Connection, lease_s: float, worker: str, token: str) -> GateWork | None:
         now = self._database.now(connection)
-        chosen = connection.execute(_ready().limit(1).with_for_update(skip_locked=True)).first()
+        chosen = connection.execute(_of_token(token)).first()  # of a commit whose answer was lost
+        chosen = chosen or connection.execute(_ready().limit(1).with_for_update(skip_locked=True)).first()
         if chosen is None:
             return None
         context = connection.execute(_context(chosen)).one()
@@ -103,6 +104,7 @@ class Gates:
             epoch=context.epoch,
             generation=context.generation,
             page_count=context.page_count,
+            about=records.about(context),
             pages=proofs,
         )
 
@@ -115,7 +117,7 @@ class Gates:
         mine = [version_builds.c.version_id == work.version_id, version_builds.c.build_id == work.build.id]
         held = connection.execute(select(version_builds).where(*mine).with_for_update()).one()
         if held.token != work.token or held.epoch != work.epoch or held.state != VersionBuildState.VALIDATING:
-            return GateVerdict.STALE
+            return GateVerdict.PROMOTED if _was_promoted(work, held, document) else GateVerdict.STALE
         if report.reopen:
             self._tasks.reopen(connection, report.reopen, now)
             return GateVerdict.REOPENED
@@ -149,6 +151,17 @@ def _ready() -> Any:
     )
 
 
+def _of_token(token: str) -> Any:
+    return select(version_builds.c.version_id, version_builds.c.build_id).where(version_builds.c.token == token)
+
+
+def _was_promoted(work: GateWork, held: AnyRow, document: AnyRow) -> bool:
+    """Whether this very gate has settled before, and the answer to its commit was lost."""
+    accepted = held.epoch == work.epoch and held.state == VersionBuildState.ACCEPTED
+    current = document.current_version_id == work.version_id and document.generation == work.generation + 1
+    return bool(accepted and current)
+
+
 def _same(chosen: AnyRow) -> list[Any]:
     return [
         version_builds.c.version_id == chosen.version_id,
@@ -163,6 +176,8 @@ def _context(chosen: AnyRow) -> Any:
             version_builds.c.version_id,
             version_builds.c.epoch,
             versions.c.page_count,
+            versions.c.title,
+            versions.c.metadata,
             documents.c.id.label("document_id"),
             documents.c.org,
             documents.c.generation,
@@ -200,6 +215,8 @@ def _expire(connection: Connection, worker: str | None, before: int | None = Non
 def _write_manifest(connection: Connection, work: GateWork) -> None:
     mine = served_pages.c.version_id == work.version_id, served_pages.c.build_id == work.build.id
     connection.execute(delete(served_pages).where(*mine))
+    described = version_builds.c.version_id == work.version_id, version_builds.c.build_id == work.build.id
+    connection.execute(update(version_builds).where(*described).values(about=dict(work.about)))
     rows = [
         {
             "version_id": work.version_id,

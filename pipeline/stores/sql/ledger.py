@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
@@ -12,16 +13,20 @@ from alembic.script import ScriptDirectory
 from sqlalchemy import Connection, func, select
 
 from pipeline.domain import StageName, VersionBuildState
+from pipeline.errors import ConfigurationError
 from pipeline.stores.sql.advancing import advance_version, current_profile
 from pipeline.stores.sql.database import Database
 from pipeline.stores.sql.gates import Gates
+from pipeline.stores.sql.outbox import Outbox
 from pipeline.stores.sql.registry import Registry
 from pipeline.stores.sql.submissions import Submissions
 from pipeline.stores.sql.tables import documents, profiles, version_builds, versions
 from pipeline.stores.sql.tasks import Tasks
+from pipeline.stores.sql.uploads import Uploads
 from pipeline.stores.sql.views import Views
 
 MIGRATIONS = Path(__file__).parent / "migrations"
+MIGRATION_LOCK = "pagegate_migrate"
 VERSIONS_PER_SWEEP = 4
 
 
@@ -42,20 +47,29 @@ class SqlLedger:
         self.tasks = Tasks(self.database, code_versions, attempts)
         self.gates = Gates(self.database, self.tasks)
         self.registry = Registry(self.database)
+        self.outbox = Outbox(self.database)
+        self.uploads = Uploads(self.database)
         self.views = Views(self.database)
 
     def migrate(self) -> None:
-        """Bring the schema up to this code's; does nothing if it is."""
-        config = Config()
-        config.set_main_option("script_location", str(MIGRATIONS))
-        head = ScriptDirectory.from_config(config).get_current_head()
+        """Bring the schema up to this code's, one process at a time; does nothing if it is.
 
-        def at_head(connection: Connection) -> bool:
-            return MigrationContext.configure(connection).get_current_revision() == head
+        Raises `ConfigurationError` if it was made by a later release.
+        """
+        if self._schema() != _head():
+            self._check_not_later()
+            with self.database.lock(MIGRATION_LOCK):
+                config = _alembic()
+                config.attributes["engine"] = self.database.engine
+                command.upgrade(config, "head")
 
-        if not self.database.read(at_head):
-            config.attributes["engine"] = self.database.engine
-            command.upgrade(config, "head")
+    def check_schema(self) -> None:
+        found = self._schema()
+        if found != _head():
+            self._check_not_later()
+            raise ConfigurationError(
+                f"the ledger's schema is {found or 'not there'}, this release needs {_head()}: run `pagegate migrate`"
+            )
 
     def sweep(self) -> int:
         """Find what was lost: overdue leases, and versions whose pages were planned under an older profile.
@@ -75,6 +89,16 @@ class SqlLedger:
     def close(self) -> None:
         self.database.close()
 
+    def _schema(self) -> str | None:
+        return self.database.read(lambda connection: MigrationContext.configure(connection).get_current_revision())
+
+    def _check_not_later(self) -> None:
+        found = self._schema()
+        if found and found not in {
+            script.revision for script in ScriptDirectory.from_config(_alembic()).walk_revisions()
+        }:
+            raise ConfigurationError(f"the ledger's schema {found} is of a later release: use that, or a later one")
+
     def _replan(self) -> int:
         return sum(self._replan_version(version) for version in self.database.read(_stale_versions))
 
@@ -87,6 +111,19 @@ class SqlLedger:
             return touched
 
         return self.database.write(work)
+
+
+def _alembic() -> Config:
+    config = Config()
+    config.set_main_option("script_location", str(MIGRATIONS))
+    return config
+
+
+@functools.cache
+def _head() -> str:
+    head = ScriptDirectory.from_config(_alembic()).get_current_head()
+    assert head  # noqa: S101 - there are migrations
+    return head
 
 
 def _stale_versions(connection: Connection) -> list[str]:

@@ -21,6 +21,7 @@ from pipeline.domain import (
     SubmissionState,
     TaskState,
 )
+from pipeline.metadata import DocumentMetadata
 
 AnyRow = Row[*tuple[Any, ...]]
 
@@ -33,6 +34,11 @@ def refs(stored: Mapping[str, Any] | None) -> dict[str, ArtifactRef]:
 
 def stored(artifacts: Refs) -> dict[str, Any]:
     return {role: dataclasses.asdict(ref) for role, ref in artifacts.items()}
+
+
+def about(row: AnyRow) -> dict[str, Any]:
+    """What the payload has to say of a version, from its columns `metadata` and `title`."""
+    return DocumentMetadata.model_validate(row.metadata or {}).about(row.title)
 
 
 def profile(row: AnyRow) -> Profile:
@@ -72,6 +78,7 @@ def page_task(row: AnyRow, builds: Mapping[str, IndexBuild]) -> PageTask:
         page_label=row.page_label,
         inputs=refs(row.recipe["inputs"]),
         options=row.recipe["options"],
+        about=row.recipe.get("about", {}),
         build=builds[row.build_id] if row.build_id else None,
         attempts=row.attempts,
     )
@@ -85,8 +92,9 @@ def submission(row: AnyRow) -> Submission:
         org=row.org,
         source_uri=row.source_uri,
         revision=row.revision,
-        metadata=row.metadata,
+        metadata=DocumentMetadata.model_validate(row.metadata),
         state=SubmissionState(row.state),
+        upload=ArtifactRef(**row.upload) if row.upload else None,
         version_id=row.version_id,
         error_code=row.error_code,
         error_message=row.error_message,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import uuid
 from collections.abc import Mapping
 from typing import Any
@@ -11,6 +12,7 @@ from sqlalchemy import Connection, insert, select, update
 from pipeline.domain import (
     ArtifactRef,
     BuildState,
+    EventKind,
     PageFailure,
     Submission,
     SubmissionState,
@@ -19,11 +21,15 @@ from pipeline.domain import (
 )
 from pipeline.errors import LeaseLost
 from pipeline.identity import document_id
+from pipeline.metadata import DocumentMetadata
 from pipeline.stores.sql import records
-from pipeline.stores.sql.advancing import advance_version, current_profile, live_builds
+from pipeline.stores.sql.advancing import advance_version, current_profile, live_builds, reopen_gates
 from pipeline.stores.sql.database import Database
+from pipeline.stores.sql.outbox import tell
 from pipeline.stores.sql.records import AnyRow
 from pipeline.stores.sql.tables import FREE, builds, documents, pages, submissions, version_builds, versions
+
+NO_ERROR = dict.fromkeys(("error_code", "error_message", "error_stage", "error_page"))
 
 LABEL_CHARS = 255
 """A longer printed label is cut: its column ends there, and no reader gets further."""
@@ -37,10 +43,25 @@ class Submissions:
         self._attempts = attempts
 
     def submit(
-        self, org: str, source_uri: str, metadata: Mapping[str, Any], submission_id: str | None = None
+        self,
+        org: str,
+        source_uri: str,
+        metadata: DocumentMetadata,
+        submission_id: str | None = None,
+        upload: ArtifactRef | None = None,
+        announce: bool = True,
     ) -> Submission:
-        new = submission_id or str(uuid.uuid4())
-        return self._database.write(lambda connection: self._submit(connection, new, org, source_uri, metadata))
+        row = {
+            "id": submission_id or str(uuid.uuid4()),
+            "metadata": metadata.stored(),
+            "upload": dataclasses.asdict(upload) if upload else None,
+            "state": SubmissionState.QUEUED,
+            "attempts": 0,
+        }
+        return self._database.write(lambda connection: self._submit(connection, row, org, source_uri, announce))
+
+    def document_of(self, org: str, source_uri: str) -> str:
+        return self._database.read(lambda connection: _newest_incarnation(connection, org, source_uri)[0])
 
     def pending(self) -> bool:
         def work(connection: Connection) -> bool:
@@ -102,27 +123,27 @@ class Submissions:
         return self._database.read(work)
 
     def _submit(
-        self, connection: Connection, new: str, org: str, source_uri: str, metadata: Mapping[str, Any]
+        self, connection: Connection, row: Mapping[str, Any], org: str, source_uri: str, announce: bool
     ) -> Submission:
-        known = connection.execute(submission_query().where(submissions.c.id == new)).first()
+        mine = submissions.c.id == row["id"]
+        known = connection.execute(submission_query().where(mine)).first()
         if known:
             return records.submission(known)
         now = self._database.now(connection)
         document = _document(connection, org, source_uri, now)
         revision = document.last_revision + 1
         connection.execute(update(documents).where(documents.c.id == document.id).values(last_revision=revision))
-        row = {
-            "id": new,
-            "document_id": document.id,
-            "revision": revision,
-            "metadata": dict(metadata),
-            "state": SubmissionState.QUEUED,
-            "attempts": 0,
-            "available_at": now,
-            "created_at": now,
-        }
-        connection.execute(insert(submissions), [row])
-        return records.submission(connection.execute(submission_query().where(submissions.c.id == new)).one())
+        place = {"document_id": document.id, "revision": revision, "available_at": now, "created_at": now}
+        connection.execute(insert(submissions), [{**row, **place}])
+        if announce:
+            tell(
+                connection,
+                [row["id"]],
+                EventKind.REGISTERED,
+                {"state": row["state"], "version_id": None, **NO_ERROR},
+                now,
+            )
+        return records.submission(connection.execute(submission_query().where(mine)).one())
 
     def _claim(self, connection: Connection, lease_s: float, worker: str, token: str) -> Submission | None:
         now = self._database.now(connection)
@@ -152,6 +173,7 @@ class Submissions:
             select(documents).where(documents.c.id == held.document_id).with_for_update()
         ).one()
         _insert_version(connection, document.id, draft, now)
+        _take_metadata(connection, draft.version_id, held, now)
         values = {"state": SubmissionState.PROCESSING, "version_id": draft.version_id, "lease_until": None}
         values |= {"error_code": None, "error_message": None}
         connection.execute(update(submissions).where(submissions.c.id == held.id).values(**values))
@@ -179,14 +201,16 @@ def end(
     connection: Connection, where: Any, state: SubmissionState, now: int, failure: PageFailure | None = None
 ) -> None:
     """End the submissions that `where` selects and that have not ended yet."""
-    values: dict[str, Any] = {"state": state, "ended_at": now, "lease_until": None}
-    values |= {"error_code": None, "error_message": None}
+    unended = submissions.c.state.in_([SubmissionState.QUEUED, SubmissionState.PROCESSING])
+    ending = list(connection.execute(select(submissions.c.id).where(where, unended).with_for_update()).scalars())
+    outcome: dict[str, Any] = {"state": state, **NO_ERROR}
     if failure:
         page = failure.page_index if failure.page_index >= 0 else None
-        values |= {"error_code": failure.code, "error_message": failure.message}
-        values |= {"error_stage": failure.stage, "error_page": page}
-    unended = submissions.c.state.in_([SubmissionState.QUEUED, SubmissionState.PROCESSING])
-    connection.execute(update(submissions).where(where, unended).values(**values))
+        outcome |= {"error_code": failure.code, "error_message": failure.message}
+        outcome |= {"error_stage": failure.stage, "error_page": page}
+    values = {**outcome, "ended_at": now, "lease_until": None}
+    connection.execute(update(submissions).where(submissions.c.id.in_(ending)).values(**values))
+    tell(connection, ending, EventKind(f"submission.{state}"), outcome, now)
 
 
 def submission_query() -> Any:
@@ -204,17 +228,26 @@ def _queued(now: int) -> list[Any]:
 
 
 def _document(connection: Connection, org: str, source_uri: str, now: int) -> AnyRow:
-    """The newest incarnation of this document, locked; a deleted one begins again as the next incarnation."""
+    """The newest incarnation of this document, made if it is not there, and locked."""
+    new, incarnation = _newest_incarnation(connection, org, source_uri)
+    query = select(documents).where(documents.c.id == new).with_for_update()
+    row = connection.execute(query).first()
+    if row is None:
+        connection.execute(insert(documents), [_new_document(new, org, source_uri, incarnation, now)])
+        return connection.execute(query).one()
+    if row.deleted_at is not None:  # since we looked
+        return _document(connection, org, source_uri, now)
+    return row
+
+
+def _newest_incarnation(connection: Connection, org: str, source_uri: str) -> tuple[str, int]:
+    """Id and number of the first incarnation that is not deleted; a deleted document begins again as the next."""
     incarnation = 1
     while True:
         new = document_id(org, source_uri, incarnation)
-        query = select(documents).where(documents.c.id == new).with_for_update()
-        row = connection.execute(query).first()
-        if row is None:
-            connection.execute(insert(documents), [_new_document(new, org, source_uri, incarnation, now)])
-            return connection.execute(query).one()
-        if row.deleted_at is None:
-            return row
+        deleted = select(documents.c.id).where(documents.c.id == new, documents.c.deleted_at.is_not(None))
+        if connection.execute(deleted).first() is None:
+            return new, incarnation
         incarnation += 1
 
 
@@ -284,6 +317,21 @@ def _insert_version(connection: Connection, document: str, draft: VersionDraft, 
             for build in live_builds(connection)
         ],
     )
+
+
+def _take_metadata(connection: Connection, version_id: str, held: AnyRow, now: int) -> None:
+    """A content is described by the latest submission that names it; one that was overtaken changes nothing.
+
+    What it serves was proved with other labels and dates, so its gates begin anew, even if no point is to be made.
+    """
+    mine = versions.c.id == version_id
+    version = connection.execute(select(versions).where(mine).with_for_update()).one()
+    if version.metadata_revision is not None and version.metadata_revision >= held.revision:
+        return
+    values = {"metadata": held.metadata, "metadata_revision": held.revision}
+    connection.execute(update(versions).where(mine).values(**values))
+    if (version.metadata or {}) != held.metadata:
+        reopen_gates(connection, {version_id}, now)
 
 
 def _settle_known(connection: Connection, document: AnyRow, held: AnyRow, version_id: str, now: int) -> None:

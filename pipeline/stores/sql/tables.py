@@ -34,6 +34,7 @@ FREE: dict[str, Any] = {"token": None, "worker": None, "lease_until": None}
 Id = String(36).with_variant(mysql.VARCHAR(36, charset="ascii", collation="ascii_bin"), "mysql", "mariadb")
 Digest = String(64).with_variant(mysql.VARCHAR(64, charset="ascii", collation="ascii_bin"), "mysql", "mariadb")
 Word = String(32).with_variant(mysql.VARCHAR(32, charset="ascii", collation="ascii_bin"), "mysql", "mariadb")
+Key = String(255).with_variant(mysql.VARCHAR(255, charset="ascii", collation="ascii_bin"), "mysql", "mariadb")
 Prose = Text().with_variant(mysql.MEDIUMTEXT(), "mysql", "mariadb")
 Micros = BigInteger
 Serial = BigInteger().with_variant(Integer, "sqlite")
@@ -97,6 +98,7 @@ submissions = Table(
     Column("available_at", Micros, nullable=False),
     Column("created_at", Micros, nullable=False),
     Column("ended_at", Micros),
+    Column("upload", JSON),
     UniqueConstraint("document_id", "revision", name="submissions_revision"),
     Index("submissions_claim", "state", "created_at"),
     Index("submissions_version", "version_id"),
@@ -116,6 +118,8 @@ versions = Table(
     Column("notes", JSON, nullable=False),
     Column("profile_revision", Integer, nullable=False),
     Column("created_at", Micros, nullable=False),
+    Column("metadata", JSON),
+    Column("metadata_revision", Integer),
     UniqueConstraint("document_id", "sha256", name="versions_content"),
     Index("versions_profile", "profile_revision"),
     **MYSQL,
@@ -179,6 +183,7 @@ version_builds = Table(
     Column("worker", String(64)),
     Column("lease_until", Micros),
     Column("updated_at", Micros, nullable=False),
+    Column("about", JSON),
     Index("version_builds_state", "state", "updated_at"),
     **MYSQL,
 )
@@ -193,5 +198,42 @@ served_pages = Table(
     Column("image", JSON, nullable=False),
     Column("text", JSON, nullable=False),
     UniqueConstraint("point_id", name="served_pages_point"),
+    **MYSQL,
+)
+
+outbox = Table(
+    "outbox",
+    metadata,
+    Column("id", Serial, primary_key=True, autoincrement=True),
+    Column("submission_id", Id, nullable=False),
+    Column("kind", Word, nullable=False),
+    Column("outcome", JSON, nullable=False),
+    Column("created_at", Micros, nullable=False),
+    Column("available_at", Micros, nullable=False),
+    Column("published_at", Micros),
+    Column("error_code", Word),
+    Column("error_message", Prose),
+    Index("outbox_unpublished", "published_at", "id"),
+    **MYSQL,
+)
+
+uploads = Table(
+    "uploads",
+    metadata,
+    Column("key", Key, primary_key=True),
+    Column("upload_id", Prose, nullable=False),
+    Column("sha256", Digest, nullable=False),
+    Column("size", BigInteger, nullable=False),
+    Column("part_bytes", BigInteger, nullable=False),
+    Column("noted_at", Micros, nullable=False),
+    **MYSQL,
+)
+
+upload_parts = Table(
+    "upload_parts",
+    metadata,
+    Column("key", Key, primary_key=True),
+    Column("number", Integer, primary_key=True, autoincrement=False),
+    Column("etag", String(255), nullable=False),
     **MYSQL,
 )

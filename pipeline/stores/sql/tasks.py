@@ -8,8 +8,9 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from sqlalchemy import Connection, bindparam, select, update
+from sqlalchemy import Connection, case, literal, select, update
 
+from pipeline.batches import batches
 from pipeline.domain import (
     Deferred,
     Done,
@@ -29,6 +30,8 @@ from pipeline.stores.sql.tables import FREE, documents, page_tasks, pages, versi
 
 BACKOFF_S = 2.0
 MAX_BACKOFF_S = 300.0
+CHANGES_AT_ONCE = 256
+"""Rows in one UPDATE: each has some twenty parameters, of which SQLite takes 32,766."""
 LOST_INPUT_MICROS = 30_000_000
 """How long a row whose input is gone waits if no row can make that again (a source that we lost)."""
 
@@ -276,22 +279,17 @@ def _lock_pages(connection: Connection, task_ids: Sequence[int]) -> list[int]:
 
 
 def _update_held(connection: Connection, token: str, changes: Sequence[Mapping[str, Any]]) -> None:
-    if not changes:
-        return
-    columns: dict[str, Any] = {name: bindparam(f"new_{name}") for name in changes[0] if name != "task"}
-    statement = (
-        update(page_tasks)
-        .where(
-            page_tasks.c.id == bindparam("held_task"),
-            page_tasks.c.token == token,
-            page_tasks.c.state == TaskState.LEASED,
-        )
-        .values(lease_until=None, **columns)
-    )
-    rows = [
-        {"held_task": change["task"]} | {f"new_{k}": v for k, v in change.items() if k != "task"} for change in changes
-    ]
-    connection.execute(statement, rows)
+    """One statement for many rows: over a network, a round trip a page would cost more than the page."""
+    task = page_tasks.c.id
+    for batch in batches(changes, CHANGES_AT_ONCE):
+        new = {
+            name: case({change["task"]: literal(change[name], page_tasks.c[name].type) for change in batch}, value=task)
+            for name in batch[0]
+            if name != "task"
+        }
+        held = page_tasks.c.token == token, page_tasks.c.state == TaskState.LEASED
+        mine = task.in_([change["task"] for change in batch])
+        connection.execute(update(page_tasks).where(mine, *held).values(lease_until=None, **new))
 
 
 def _begin_epoch(connection: Connection, version_ids: set[str], now: int) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -23,6 +23,7 @@ from pipeline.domain import (
     VersionView,
     Waiting,
 )
+from pipeline.metadata import DocumentMetadata, Period, Scope, in_force
 from pipeline.stores.sql import records
 from pipeline.stores.sql.advancing import OPEN_TASKS, PlannedPage, live_builds, plan_pages
 from pipeline.stores.sql.database import Database
@@ -30,6 +31,7 @@ from pipeline.stores.sql.records import AnyRow
 from pipeline.stores.sql.submissions import submission_query
 from pipeline.stores.sql.tables import (
     documents,
+    outbox,
     page_tasks,
     pages,
     served_pages,
@@ -81,14 +83,11 @@ class Views:
 
         return self._database.read(work)
 
-    def served(self, build: IndexBuild, org: str, point_ids: Sequence[str]) -> Mapping[str, ServedPage]:
-        if not org:
-            raise ValueError("no tenant, no query")
-
+    def served(self, build: IndexBuild, scope: Scope, point_ids: Sequence[str]) -> Mapping[str, ServedPage]:
         def work(connection: Connection) -> dict[str, ServedPage]:
             found: dict[str, ServedPage] = {}
             for batch in batches(point_ids):
-                found |= _served(connection, build, org, batch)
+                found |= _served(connection, build, scope, batch)
             return found
 
         return self._database.read(work)
@@ -181,8 +180,11 @@ def _waiting(connection: Connection, now: int) -> list[Waiting]:
     intake = select(literal("intake"), submissions.c.error_code, submissions.c.error_message).where(
         submissions.c.state == SubmissionState.QUEUED, submissions.c.available_at > now
     )
-    both = union_all(tasks, intake).subquery()
-    stage, code, message = both.c
+    events = select(literal("outbox"), outbox.c.error_code, outbox.c.error_message).where(
+        outbox.c.published_at.is_(None), outbox.c.error_code.is_not(None)
+    )
+    all_of_them = union_all(tasks, intake, events).subquery()
+    stage, code, message = all_of_them.c
     query = select(stage, code, func.count(), func.max(message)).group_by(stage, code).order_by(stage, code)
     return [
         Waiting(stage=row[0], code=row[1] or "", pages=row[2], message=row[3] or "")
@@ -190,24 +192,27 @@ def _waiting(connection: Connection, now: int) -> list[Waiting]:
     ]
 
 
-def _served(connection: Connection, build: IndexBuild, org: str, point_ids: Sequence[str]) -> dict[str, ServedPage]:
-    """Those of the points that a search of `org` may answer with: in the manifest of the current version of a
-    document of that org. This is where visibility is decided."""
+def _served(connection: Connection, build: IndexBuild, scope: Scope, point_ids: Sequence[str]) -> dict[str, ServedPage]:
+    """Those of the points that a search of this scope may answer with. This is where visibility is decided."""
     query = (
         select(
             served_pages,
             documents.c.org,
             documents.c.id.label("document_id"),
             documents.c.source_uri,
+            documents.c.current_version_id,
             versions.c.title,
+            versions.c.metadata,
+            version_builds.c.about,
             pages.c.page_label,
         )
         .join(versions, versions.c.id == served_pages.c.version_id)
+        .join(documents, documents.c.id == versions.c.document_id)
         .join(
-            documents,
+            version_builds,
             and_(
-                documents.c.id == versions.c.document_id,
-                documents.c.current_version_id == served_pages.c.version_id,
+                version_builds.c.version_id == served_pages.c.version_id,
+                version_builds.c.build_id == served_pages.c.build_id,
             ),
         )
         .join(
@@ -220,21 +225,53 @@ def _served(connection: Connection, build: IndexBuild, org: str, point_ids: Sequ
         .where(
             served_pages.c.build_id == build.id,
             served_pages.c.point_id.in_(point_ids),
-            documents.c.org == org,
+            documents.c.org == scope.org,
             documents.c.deleted_at.is_(None),
         )
     )
-    return {row.point_id: _served_page(row) for row in connection.execute(query)}
+    rows = connection.execute(query).all()
+    answering = {row.current_version_id for row in rows}
+    if scope.as_of:
+        answering = _in_force(connection, build, {row.document_id for row in rows}, scope.as_of.toordinal())
+    pairs = [(row, _about(row)) for row in rows if row.version_id in answering]
+    return {row.point_id: _served_page(row, about) for row, about in pairs if scope.admits(about)}
 
 
-def _served_page(row: AnyRow) -> ServedPage:
+def _about(row: AnyRow) -> Mapping[str, Any]:
+    """What the served points say of their document; a manifest older than metadata says what a plain file would."""
+    return row.about or records.about(row)
+
+
+def _in_force(connection: Connection, build: IndexBuild, document_ids: set[str], day: int) -> set[str]:
+    """Of each document, the version in force on `day` (as `date.toordinal` counts)."""
+    of_version = submissions.c.version_id == versions.c.id, submissions.c.state == SubmissionState.SEARCHABLE
+    revision = select(func.coalesce(func.max(submissions.c.revision), 0)).where(*of_version).scalar_subquery()
+    query = (
+        select(versions.c.id, versions.c.document_id, version_builds.c.about, revision.label("revision"))
+        .join(version_builds, version_builds.c.version_id == versions.c.id)
+        .where(
+            versions.c.document_id.in_(document_ids),
+            version_builds.c.build_id == build.id,
+            version_builds.c.about.is_not(None),  # written with the manifest
+        )
+    )
+    periods: dict[str, list[Period]] = defaultdict(list)
+    for row in connection.execute(query):
+        if row.about:
+            begins, ends = row.about["in_force_from"], row.about["in_force_until"]
+            periods[row.document_id].append((begins, row.revision, ends, row.id))
+    answering = (in_force(of_document, day) for of_document in periods.values())
+    return {version for version in answering if version}
+
+
+def _served_page(row: AnyRow, about: Mapping[str, Any]) -> ServedPage:
     return ServedPage(
         point_id=row.point_id,
         org=row.org,
         document_id=row.document_id,
         version_id=row.version_id,
         source_uri=row.source_uri,
-        title=row.title,
+        title=about["title"],
         page_index=row.page_index,
         page_label=row.page_label,
         image=ArtifactRef(**row.image),
@@ -261,7 +298,8 @@ def _version(connection: Connection, version_id: str, org: str | None) -> Versio
         source_uri=row.source_uri,
         sha256=row.sha256,
         page_count=row.page_count,
-        title=row.title,
+        title=records.about(row)["title"],
+        metadata=DocumentMetadata.model_validate(row.metadata or {}),
         notes=row.notes,
         current=row.current_version_id == row.id,
         gates={gate.build_id: {"state": gate.state, "report": gate.report} for gate in connection.execute(gates)},
