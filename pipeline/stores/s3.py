@@ -2,34 +2,26 @@
 
 from __future__ import annotations
 
-import base64
 import contextlib
 import hashlib
-import logging
-from collections.abc import Generator, Iterator, Mapping
+from collections.abc import Generator, Iterator
 from pathlib import Path
 from typing import Any, BinaryIO
 
-import boto3
-from botocore.config import Config
-
 from pipeline.domain import ArtifactRef
-from pipeline.errors import ArtifactLost, ConfigurationError, SourceChanged, StoreUnavailable
+from pipeline.errors import ArtifactLost, SourceChanged, StoreUnavailable, UploadGone
 from pipeline.stores.disk_cache import DiskCache
 from pipeline.stores.keys import KEY, check_key
-from pipeline.stores.s3_errors import S3Errors
+from pipeline.stores.s3_multipart import DIGEST, S3Multipart
 from pipeline.stores.s3_options import S3Options
 
 CHUNK = 1 << 20
 """Bytes read at a time, so that a large object needs no more memory than a small one."""
 
-DIGEST = "sha256"
-"""Name of the metadata that holds our digest. An ETag is none: with parts or encryption it is something else."""
 
-
-class S3Store:
-    """`ObjectStore` in a bucket, for any number of processes at once; its methods may be called from any thread,
-    but `fetch` and what it returned belong to one.
+class S3Store(S3Multipart):
+    """`ObjectStore` and `MultipartStore` in a bucket, for any number of processes at once; its methods may be called
+    from any thread, but `fetch` and what it returned belong to one.
 
     S3 shows an object whole or not at all: a PUT appears when its last byte was taken, an upload by parts when
     it is completed. Putting always sends the bytes: asking first would cost a request for every new object to
@@ -46,12 +38,7 @@ class S3Store:
 
     def __init__(self, options: S3Options, cache: Path) -> None:
         """Asks nothing of the endpoint yet. Raises `ConfigurationError` if the CA file is absent."""
-        self._bucket = options.bucket
-        self._prefix = options.prefix and f"{options.prefix}/"
-        self._part_bytes = options.part_bytes
-        self._checksums = options.checksums == "when_supported"
-        self._client = _connect(options)
-        self._errors = S3Errors(self._client.meta.endpoint_url, options.bucket)
+        super().__init__(options)
         self._cache = DiskCache(cache, options.cache_bytes)
 
     def put(self, key: str, content: bytes) -> ArtifactRef:
@@ -66,12 +53,17 @@ class S3Store:
     def put_stream(self, key: str, stream: BinaryIO, sha256: str) -> ArtifactRef:
         """Store a stream of known digest in three times `part_bytes` of memory. What reading it raises goes to the
         caller."""
-        place = self._place(key)
-        part = _read_part(stream, self._part_bytes)
-        if len(part) == self._part_bytes:
-            return ArtifactRef(key=key, sha256=sha256, size=self._upload(place, part, stream, sha256))
-        _compare_source(key, hashlib.sha256(part).hexdigest(), sha256)
-        return self.put(key, part)
+        check_key(key)
+        part = _read_part(stream, self.part_bytes)
+        if len(part) < self.part_bytes:
+            _compare_source(key, hashlib.sha256(part).hexdigest(), sha256)
+            return self.put(key, part)
+        try:
+            return self._upload(key, part, stream, sha256)
+        except UploadGone as gone:
+            raise StoreUnavailable(
+                f"{gone.message}; it is sent again later, look at the bucket's life-cycle rules if this lasts"
+            ) from gone
 
     def get(self, ref: ArtifactRef) -> bytes:
         return b"".join(self._open(ref))
@@ -83,11 +75,7 @@ class S3Store:
 
     def keys(self, prefix: str = "") -> Iterator[str]:
         """One request for a thousand keys. What is no key of ours (a folder's marker) is left out."""
-        pages = self._client.get_paginator("list_objects_v2").paginate(
-            Bucket=self._bucket, Prefix=self._prefix + prefix
-        )
-        answers = iter(pages)
-        while answer := self._next(answers):
+        for answer in self._pages("list_objects_v2", Prefix=self._prefix + prefix):
             for entry in answer.get("Contents", ()):
                 key = entry["Key"].removeprefix(self._prefix)
                 if KEY.fullmatch(key):
@@ -100,25 +88,10 @@ class S3Store:
             self._client.delete_object(**place)
         self._cache.discard(key)
 
-    def holds(self, ref: ArtifactRef) -> bool:
-        """By size and the digest that we noted with it: one request, and nothing is read."""
-        return self._is_there(self._place(ref.key), ref.sha256, ref.size)
-
     def close(self) -> None:
         """Close the connections and unpin the last file."""
         self._client.close()
         self._cache.close()
-
-    def _place(self, key: str) -> dict[str, str]:
-        return {"Bucket": self._bucket, "Key": self._prefix + check_key(key)}
-
-    def _checksum(self, sha256: bytes) -> dict[str, str]:
-        """As a header: boto3's own checksums come in a trailer, which fewer servers understand."""
-        return {"ChecksumSHA256": base64.b64encode(sha256).decode()} if self._checksums else {}
-
-    def _next(self, answers: Iterator[Mapping[str, Any]]) -> Mapping[str, Any] | None:
-        with self._errors.translated():
-            return next(answers, None)
 
     def _open(self, ref: ArtifactRef) -> Generator[bytes, None, None]:
         """Ask for the object at once; the chunks are verified when the last one was taken."""
@@ -152,90 +125,44 @@ class S3Store:
             chunk: bytes = body.read(CHUNK)
             return chunk
 
-    def _upload(self, place: Mapping[str, str], part: bytes, stream: BinaryIO, sha256: str) -> int:
-        """Send part after part and complete; on any failure the upload is aborted. Returns the size."""
-        algorithm = {"ChecksumAlgorithm": "SHA256"} if self._checksums else {}
-        with self._errors.translated():
-            begun = self._client.create_multipart_upload(**place, Metadata={DIGEST: sha256}, **algorithm)
-        upload = {**place, "UploadId": begun["UploadId"]}
+    def _upload(self, key: str, part: bytes, stream: BinaryIO, sha256: str) -> ArtifactRef:
+        """Send part after part and complete; on any failure the upload is aborted."""
+        upload_id = self._begin(key, sha256)
         with contextlib.ExitStack() as undo:
-            undo.callback(self._abort, upload)
-            found, size, parts = self._send(upload, part, stream)
-            _compare_source(place["Key"].removeprefix(self._prefix), found, sha256)
-            self._complete(upload, parts, sha256, size)
+            undo.callback(self._drop, key, upload_id)
+            found, size, entries = self._send_all(key, upload_id, part, stream)
+            _compare_source(key, found, sha256)
+            ref = ArtifactRef(key=key, sha256=sha256, size=size)
+            self._complete_surely(ref, upload_id, entries)
             undo.pop_all()
-        return size
+        return ref
 
-    def _send(self, upload: Mapping[str, str], part: bytes, stream: BinaryIO) -> tuple[str, int, list[dict[str, Any]]]:
+    def _send_all(
+        self, key: str, upload_id: str, part: bytes, stream: BinaryIO
+    ) -> tuple[str, int, list[dict[str, Any]]]:
         """Digest and size of the whole stream, and what completing has to list."""
         whole, size = hashlib.sha256(), 0
-        parts: list[dict[str, Any]] = []
+        entries: list[dict[str, Any]] = []
         while part:
             whole.update(part)
             size += len(part)
-            checksum = self._checksum(hashlib.sha256(part).digest()) if self._checksums else {}
-            with self._errors.translated():
-                sent = self._client.upload_part(**upload, PartNumber=len(parts) + 1, Body=part, **checksum)
-            parts.append({"PartNumber": len(parts) + 1, "ETag": sent["ETag"], **checksum})
+            entries.append(self._send(key, upload_id, len(entries) + 1, part))
             part = b""  # give it back before the next one is read
-            part = _read_part(stream, self._part_bytes)
-        return whole.hexdigest(), size, parts
+            part = _read_part(stream, self.part_bytes)
+        return whole.hexdigest(), size, entries
 
-    def _complete(self, upload: Mapping[str, str], parts: list[dict[str, Any]], sha256: str, size: int) -> None:
+    def _complete_surely(self, ref: ArtifactRef, upload_id: str, entries: list[dict[str, Any]]) -> None:
         """A completion whose answer was lost is settled by looking at the object."""
         try:
-            with self._errors.translated():
-                self._client.complete_multipart_upload(**upload, MultipartUpload={"Parts": parts})
-        except StoreUnavailable:
-            if not self._is_there(upload, sha256, size):
+            self._complete(ref.key, upload_id, entries)
+        except (StoreUnavailable, UploadGone):
+            if not self.holds(ref):
                 raise
 
-    def _is_there(self, place: Mapping[str, str], sha256: str, size: int) -> bool:
-        try:
-            with self._errors.translated(place["Key"]):
-                head = self._client.head_object(Bucket=place["Bucket"], Key=place["Key"])
-        except ArtifactLost:
-            return False
-        return bool(head["ContentLength"] == size and head["Metadata"].get(DIGEST) == sha256)
-
-    def _abort(self, upload: Mapping[str, str]) -> None:
+    def _drop(self, key: str, upload_id: str) -> None:
         """As far as the store lets us: the failure that led here is the one to tell."""
-        with contextlib.suppress(StoreUnavailable), self._errors.translated():
-            self._client.abort_multipart_upload(**upload)
-
-
-def _connect(options: S3Options) -> Any:
-    """A client of its own session, safe for threads."""
-    if options.ca_bundle and not options.ca_bundle.is_file():
-        raise ConfigurationError(f"no CA file at {options.ca_bundle}: correct ca_bundle of the object store")
-    logger = logging.getLogger("botocore")
-    logger.setLevel(max(logger.level, logging.INFO))  # its debug lines show session tokens
-    secrets = (options.access_key_id, options.secret_access_key)
-    key_id, secret = (value.get_secret_value() if value else None for value in secrets)
-    return boto3.session.Session().client(
-        "s3",
-        endpoint_url=options.endpoint_url,
-        region_name=options.region,
-        aws_access_key_id=key_id,
-        aws_secret_access_key=secret,
-        verify=str(options.ca_bundle) if options.ca_bundle else None,
-        config=_config(options),
-    )
-
-
-def _config(options: S3Options) -> Config:
-    """boto3's own checksums are off: we send the SHA-256, and check what we read against the ledger's digest."""
-    return Config(
-        connect_timeout=options.connect_timeout_s,
-        read_timeout=options.read_timeout_s,
-        retries={"mode": "adaptive", "total_max_attempts": options.max_attempts},
-        max_pool_connections=options.pool_connections,
-        s3={"addressing_style": options.addressing_style},
-        request_checksum_calculation="when_required",
-        response_checksum_validation="when_required",
-        tcp_keepalive=True,
-        user_agent_extra="pagegate",
-    )
+        with contextlib.suppress(StoreUnavailable):
+            self.abort_upload(key, upload_id)
 
 
 def _read_part(stream: BinaryIO, size: int) -> bytes:

@@ -18,18 +18,22 @@ from botocore.exceptions import (
 )
 from urllib3.exceptions import HTTPError
 
-from pipeline.errors import ArtifactLost, PagegateError, StoreUnavailable
+from pipeline.errors import ArtifactLost, PagegateError, StoreUnavailable, UploadGone
 
 ABSENT = ("NoSuchKey", "404")
-"""What a GET and a HEAD say of an object that is not there. NoSuchBucket and NoSuchUpload are other things."""
+"""What a GET and a HEAD say of an object that is not there. NoSuchBucket and NO_UPLOAD are other things."""
+
+NO_UPLOAD = "NoSuchUpload"
+"""Completed, aborted or expired: S3 does not say which."""
 
 CREDENTIALS = (NoCredentialsError, PartialCredentialsError, CredentialRetrievalError)
 
+RIGHTS = "let these credentials read, write, list and delete in the bucket, and list and abort uploads by parts"
+
 ADVICE = {
     "NoSuchBucket": "create the bucket or correct its name",
-    "NoSuchUpload": "someone aborted the upload, it is begun anew; look at the bucket's life-cycle rules",
-    "AccessDenied": "let these credentials read, write, list and delete in the bucket and abort uploads",
-    "403": "let these credentials read, write, list and delete in the bucket and abort uploads",
+    "AccessDenied": RIGHTS,
+    "403": RIGHTS,
     "InvalidAccessKeyId": "correct the credentials",
     "SignatureDoesNotMatch": "correct the credentials, the region and the node's clock",
     "RequestTimeTooSkewed": "correct the node's clock",
@@ -67,6 +71,8 @@ class S3Errors:
         code = str(error.response.get("Error", {}).get("Code", "unknown"))
         if key is not None and code in ABSENT:
             return ArtifactLost(f"{key} is not in {self._where}: its stage has to run again", key=key)
+        if code == NO_UPLOAD:
+            return UploadGone(f"an upload by parts is not known to {self._where}: completed, aborted or expired")
         status = error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", "no status")
         advice = ADVICE.get(code, "it is asked again later; look at the store if this lasts")
         return StoreUnavailable(f"the object store failed, {self._where}: {code} ({status}); {advice}")
