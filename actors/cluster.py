@@ -47,14 +47,24 @@ def start_local(pools: Pools, home: Home, token: str) -> None:
     home.announce(context.address_info["gcs_address"], token)
 
 
+def join(address: str, home: Home, token: str) -> None:
+    """Work on the cluster at `address`, and announce it in `home`. Raises `RayUnavailable`."""
+    _connect(address, f"no Ray cluster answers at ray.address {address}")
+    home.announce(address, token)
+
+
 def connect(address: str) -> None:
     """Join the Ray at `address`, for which `actors.environment.join_ray` has prepared. Raises `RayUnavailable`."""
+    _connect(address, f"the process at work here has no Ray at {address} (any more)")
+
+
+def _connect(address: str, otherwise: str) -> None:
     host, _, port = address.rpartition(":")
     try:
         socket.create_connection((host, int(port)), timeout=CONNECT_S).close()
         ray.init(address=address, namespace=NAMESPACE, **QUIET)
     except (RayError, OSError, RuntimeError, ValueError) as error:
-        raise RayUnavailable(f"the process at work here has no Ray at {address} (any more): {error}") from error
+        raise RayUnavailable(f"{otherwise}: {error}") from error
 
 
 class RemoteIndex:

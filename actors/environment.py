@@ -29,7 +29,21 @@ def join_ray(token: str) -> None:
     )
 
 
+def join_cluster() -> str:
+    """Prepare to work on a cluster that somebody else started; returns the token that its environment gives us.
+
+    Whether it wants one is theirs to say, by RAY_AUTH_MODE and RAY_AUTH_TOKEN (or a file of the latter).
+    """
+    _be_quiet()
+    return os.environ.get("RAY_AUTH_TOKEN", "")
+
+
 def _set(token: str) -> None:
-    os.environ.update(RAY_AUTH_MODE="token", RAY_AUTH_TOKEN=token)
+    if token:
+        os.environ.update(RAY_AUTH_MODE="token", RAY_AUTH_TOKEN=token)
+    _be_quiet()
+
+
+def _be_quiet() -> None:
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")

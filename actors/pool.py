@@ -11,6 +11,7 @@ from typing import Any
 
 import ray
 from ray.exceptions import ActorAlreadyExistsError
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from actors.cluster import INDEX_OWNER
 from actors.stage_actor import StageActor
@@ -33,13 +34,16 @@ class Member:
 
 
 class ActorPool:
-    """`name` is a field of `pipeline.settings.Pools`."""
+    """`name` is a field of `pipeline.settings.Pools`; its one actor is the `owner` of the embedded index."""
 
-    def __init__(self, name: str, settings: PoolSettings, config: Path | None, home: Path) -> None:
+    def __init__(
+        self, name: str, settings: PoolSettings, config: Path | None, home: Path, *, owner: bool = False
+    ) -> None:
         self.name = name
         self._settings = settings
         self._config = config
         self._home = home
+        self.owner = owner
         self._members: list[Member] = []
         self.deaths = 0
         self._not_before = 0.0
@@ -89,8 +93,9 @@ class ActorPool:
     def _make(self) -> Member:
         worker = f"{self.name}-{uuid.uuid4().hex[:12]}"
         options: dict[str, Any] = {"num_cpus": self._settings.cpus, "max_restarts": 0, "max_task_retries": 0}
-        if self.name == "index" and self._settings.size == 1:  # other commands find the embedded index by its owner
-            options |= {"name": INDEX_OWNER}
+        if self.owner:  # other commands find the embedded index by its owner, whose folder is on this node
+            here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
+            options |= {"name": INDEX_OWNER, "scheduling_strategy": here}
         actor: Any = StageActor  # ray's decorator adds what the class itself does not have
         handle = actor.options(**options).remote(self.name, worker, self._config, self._home)
         return Member(worker=worker, handle=handle)

@@ -15,9 +15,10 @@ import ray
 from ray.exceptions import RayActorError, RayTaskError
 
 from actors.pool import DEATHS_IN_A_ROW, ActorPool, Member
+from pipeline.domain import StageName
 from pipeline.errors import ConfigurationError, InfrastructureError, LedgerUnavailable, RayUnavailable
 from pipeline.run_stage import WindowReport
-from pipeline.wiring import Pipeline, kinds_of
+from pipeline.wiring import POOL_OF, Pipeline, kinds_of
 
 log = logging.getLogger("pagegate.supervisor")
 
@@ -27,6 +28,9 @@ REST_S = 0.1
 """How long the loop rests when no call has ended."""
 GRACE_S = 20.0
 """How long a stop waits for windows in flight."""
+AFTER_OUTAGE_S = 20.0
+"""How long nothing is swept after an outage of the ledger: whoever lives settles or gives back what it holds first,
+and is not charged for leases that ran out meanwhile."""
 PAUSE_S = 5.0
 """How long an actor rests after an infrastructure fault that it could not put on single pages."""
 
@@ -39,11 +43,18 @@ class Supervisor:
         settings = pipeline.settings
         home = settings.home.absolute()
         self._pools = [
-            ActorPool(name, getattr(settings.pools, name), config, home) for name in type(settings.pools).model_fields
+            ActorPool(
+                name,
+                getattr(settings.pools, name),
+                config,
+                home,
+                owner=name == POOL_OF[StageName.INDEX] and settings.index.kind == "edge",
+            )
+            for name in type(settings.pools).model_fields
         ]
         self._in_flight: dict[Any, ActorPool] = {}
         self._resting: dict[str, float] = {}
-        self._swept = 0.0
+        self._sweep_at = 0.0
         self.stopping = False
 
     def run(self, finished: Callable[[], bool], on_report: Callable[[WindowReport], None]) -> None:
@@ -53,6 +64,7 @@ class Supervisor:
         die again and again before they finish anything.
         """
         try:
+            self._place_owner()
             while not self.stopping and not self._turn(finished, on_report):
                 pass
         finally:
@@ -69,7 +81,16 @@ class Supervisor:
         except LedgerUnavailable as error:
             log.warning("waiting for the ledger: %s", error.message)
             time.sleep(PAUSE_S)
+            self._sweep_at = time.monotonic() + AFTER_OUTAGE_S
             return False
+
+    def _place_owner(self) -> None:
+        """On a cluster of several nodes the index's owner is bound to this one: it has to be here before others
+        take this node's CPUs."""
+        if self._pipeline.settings.ray.address:
+            for pool in self._pools:
+                if pool.owner:
+                    pool.start()
 
     def _dispatch(self) -> None:
         for pool in self._pools:
@@ -129,11 +150,11 @@ class Supervisor:
         log.error("a window of %s failed", member.worker, exc_info=error)
 
     def _sweep(self) -> None:
-        if time.monotonic() - self._swept >= SWEEP_S:
+        if time.monotonic() >= self._sweep_at:
             self._pipeline.ledger.sweep()
             for pool in self._pools:
                 pool.kill_hung()
-            self._swept = time.monotonic()
+            self._sweep_at = time.monotonic() + SWEEP_S
 
     def _stop(self) -> None:
         """Windows in flight may finish; what is not finished then goes back uncharged."""

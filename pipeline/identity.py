@@ -28,6 +28,11 @@ def point_id(build: str, version: str, page_index: int, fingerprint: str) -> str
     return _uuid("point", build, version, page_index, fingerprint)
 
 
+def notification_id(bucket: str, key: str, object_version: str, sequencer: str, etag: str) -> str:
+    """Of the submission that a bucket's notification asks for: the same again when it is told again."""
+    return _uuid("notification", bucket, key, object_version, sequencer, etag)
+
+
 def digest(value: Any) -> str:
     """sha256 (hex) of the canonical JSON of `value`: sorted keys, no spaces, UTF-8, no NaN."""
     return hashlib.sha256(canonical(value)).hexdigest()

@@ -1,11 +1,13 @@
 """Typed, frozen settings: the defaults are the embedded set-up; a YAML file and PAGEGATE_* variables override.
 
-Order: environment over file over defaults. A nested option's variable has two underscores:
-``PAGEGATE_RENDER__DPI=200``. An unknown option is an error.
+Order: environment over files of secrets over the YAML file over defaults. A nested option's variable has two
+underscores: ``PAGEGATE_RENDER__DPI=200``. A secret may lie in a file of the folder that PAGEGATE_SECRETS_DIR names, as
+Kubernetes and Docker mount them: ``ledger__url``, ``broker__url``. An unknown option is an error.
 """
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
@@ -13,14 +15,19 @@ import yaml
 from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError, model_validator
 from pydantic_settings import (
     BaseSettings,
+    NestedSecretsSettingsSource,
     PydanticBaseSettingsSource,
     SettingsConfigDict,
+    SettingsError,
     YamlConfigSettingsSource,
 )
 
 from pipeline.errors import ConfigurationError
 from pipeline.stores.qdrant_options import QdrantOptions
+from pipeline.stores.rabbitmq_options import RabbitmqOptions
 from pipeline.stores.s3_options import S3Options
+
+SECRETS_DIR = "PAGEGATE_SECRETS_DIR"
 
 
 class Options(BaseModel):
@@ -142,8 +149,15 @@ class IndexSettings(Options):
         return self
 
 
+class RaySettings(Options):
+    address: str | None = None
+    """``host:port`` of a Ray cluster to join; default: one is started on this machine for each command."""
+
+
 class Settings(BaseSettings):
-    model_config = SettingsConfigDict(frozen=True, extra="forbid", env_prefix="PAGEGATE_", env_nested_delimiter="__")
+    model_config = SettingsConfigDict(
+        frozen=True, extra="forbid", env_prefix="PAGEGATE_", env_nested_delimiter="__", hide_input_in_errors=True
+    )
 
     home: Path = Path(".pagegate")
     """State of the embedded set-up: ledger, objects, index, cluster address."""
@@ -152,6 +166,9 @@ class Settings(BaseSettings):
     ledger: LedgerSettings = LedgerSettings()
     store: StoreSettings = StoreSettings()
     index: IndexSettings = IndexSettings()
+    broker: RabbitmqOptions | None = None
+    """Where submissions come from and completions go to, beside the command line."""
+    ray: RaySettings = RaySettings()
     render: RenderOptions = RenderOptions()
     text: TextOptions = TextOptions()
     ocr: OcrOptions = OcrOptions()
@@ -169,12 +186,28 @@ class Settings(BaseSettings):
         dotenv_settings: PydanticBaseSettingsSource,
         file_secret_settings: PydanticBaseSettingsSource,
     ) -> tuple[PydanticBaseSettingsSource, ...]:
-        return env_settings, init_settings
+        folder = os.environ.get(SECRETS_DIR)
+        secrets = NestedSecretsSettingsSource(
+            file_secret_settings, secrets_dir=folder, secrets_dir_missing="error", secrets_prefix=""
+        )
+        return env_settings, secrets, init_settings
 
     @model_validator(mode="after")
     def _the_embedded_index_has_one_owner(self) -> Self:
         if self.index.kind == "edge" and self.pools.index.size != 1:
             raise ValueError("pools.index.size must be 1 while index.kind is edge: an edge shard has one owner")
+        return self
+
+    @model_validator(mode="after")
+    def _nodes_share_their_stores(self) -> Self:
+        if self.ray.address is None:
+            return self
+        if self.ledger_url.startswith("sqlite"):
+            raise ValueError(
+                "ray.address names several nodes, which cannot share SQLite: set ledger.url to a MySQL one"
+            )
+        if self.store.kind == "folder":
+            raise ValueError("ray.address names several nodes, which cannot share a folder: set store.kind to s3")
         return self
 
     @property
@@ -195,6 +228,8 @@ def load_settings(config: Path | None = None, **overrides: Any) -> Settings:
         return settings.model_copy(update=overrides) if overrides else settings
     except ValidationError as error:
         raise ConfigurationError(_explain(error, config)) from error
+    except SettingsError as error:
+        raise ConfigurationError(f"{SECRETS_DIR} does not name a folder of secrets that can be read") from error
 
 
 def _read_yaml(config: Path) -> dict[str, Any]:

@@ -8,12 +8,21 @@ from collections.abc import Mapping
 from typing import Any
 
 from pipeline.domain import GateVerdict, StageName
-from pipeline.errors import ContractMismatch, EngineUnavailable, ProfileMismatch
+from pipeline.errors import ConfigurationError, ContractMismatch, EngineUnavailable, ProfileMismatch
 from pipeline.gate import run_gate
 from pipeline.identity import describe_changes, digest
 from pipeline.intake import Intake
 from pipeline.pdf import PdfReader
-from pipeline.protocols import ObjectStore, OcrEngine, PageEncoder, SparseEncoder, Stage, VectorIndex
+from pipeline.protocols import (
+    Broker,
+    ObjectStore,
+    OcrEngine,
+    PageEncoder,
+    RemoteSources,
+    SparseEncoder,
+    Stage,
+    VectorIndex,
+)
 from pipeline.run_stage import WindowReport, run_stage
 from pipeline.search import Searcher, check_contract
 from pipeline.settings import PoolSettings, Settings
@@ -49,9 +58,9 @@ def profile_options(settings: Settings, sparse: SparseEncoder) -> dict[str, dict
         StageName.TEXT: settings.text.model_dump(mode="json"),
         StageName.OCR: settings.ocr.model_dump(mode="json"),
         StageName.ENCODE: {},
-        StageName.INDEX: sparse.options,
+        StageName.INDEX: {"sparse": dict(sparse.options)},
     }
-    return {spec.name.value: {"version": spec.version, **options[spec.name]} for spec in STAGES}
+    return {spec.name.value: {**options[spec.name], "version": spec.version} for spec in STAGES}
 
 
 class Pipeline:
@@ -79,15 +88,22 @@ class Pipeline:
         return self
 
     def prepare(self) -> None:
-        """Make the schema, the first profile and the first build where there is none."""
-        self.ledger.migrate()
+        """Make the first profile and the first build where there is none; on SQLite the schema too.
+
+        Raises `ConfigurationError` if the schema of a shared database is not this release's: on a cluster one
+        process migrates (`pagegate migrate`), while others may still work with the old one.
+        """
+        if self.ledger.database.sqlite:
+            self.ledger.migrate()
+        self.ledger.check_schema()
         self.ledger.registry.found(self.options(), self.encoder.contract)
 
     def close(self) -> None:
         """Stop the PDF child and release the stores, as far as they were used."""
-        for part in ("reader", "index", "store"):
-            if part in self.__dict__:
-                self.__dict__.pop(part).close()
+        for name in ("reader", "index", "store", "sources"):
+            part = self.__dict__.pop(name, None)
+            if part is not None:
+                part.close()
         self.ledger.close()
 
     def check_engines(self) -> None:
@@ -97,6 +113,7 @@ class Pipeline:
             (settings.ocr.engine, "ocr", f"ocr.engine: {settings.ocr.engine} (scanned pages need it)")
         ]
         needed += [("boto3", "cluster", "store.kind: s3")] if settings.store.kind == "s3" else []
+        needed += [("pika", "cluster", "broker")] if settings.broker else []
         needed += [("qdrant_client", "cluster", "index.kind: qdrant")] if settings.index.kind == "qdrant" else []
         for module, extra, option in needed:
             if importlib.util.find_spec(module) is None:
@@ -126,6 +143,24 @@ class Pipeline:
 
             return S3Store(options.s3, self.settings.home / "cache")
         return FolderStore(self.settings.home / "objects")
+
+    @functools.cached_property
+    def sources(self) -> RemoteSources | None:
+        """Where ``s3://`` sources are read; None without an S3 store, whose endpoint and credentials they share."""
+        options = self.settings.store
+        if options.s3 is None or options.kind != "s3":
+            return None
+        from pipeline.stores.s3_sources import S3Sources
+
+        return S3Sources(options.s3, self.settings.home / "incoming")
+
+    def broker(self) -> Broker:
+        """A connection of one's own to the broker of the settings. Raises `ConfigurationError` without one."""
+        if self.settings.broker is None:
+            raise ConfigurationError("no broker is set: give broker.url")
+        from pipeline.stores.rabbitmq import RabbitmqBroker
+
+        return RabbitmqBroker(self.settings.broker)
 
     @functools.cached_property
     def index(self) -> VectorIndex:
@@ -178,7 +213,13 @@ class Pipeline:
         """Do one window of one kind of work; None if there was none."""
         pool = self.pool(kind)
         if kind == INTAKE:
-            intake = Intake(ledger=self.ledger, store=self.store, reader=self.reader, limits=self.settings.limits)
+            intake = Intake(
+                ledger=self.ledger,
+                store=self.store,
+                sources=self.sources,
+                reader=self.reader,
+                limits=self.settings.limits,
+            )
             return WindowReport(kind=kind, done=1) if intake.run(INTAKE_LEASE_S, worker) else None
         if kind == GATE:
             verdict = run_gate(self.ledger, self.store, self.index, pool.lease_s, worker)

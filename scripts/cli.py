@@ -6,12 +6,14 @@ were rejected or failed; 2 usage or configuration; 3 something that is needed ca
 
 from __future__ import annotations
 
+import datetime
 import logging
 import os
 import sys
 import time
+from contextlib import closing
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from rich.logging import RichHandler
@@ -19,14 +21,19 @@ from rich.logging import RichHandler
 from pipeline.domain import Submission, SubmissionState
 from pipeline.errors import ConfigurationError, PagegateError
 from pipeline.identity import describe_changes
+from pipeline.metadata import DocumentMetadata, Scope
+from pipeline.settings import load_settings
+from pipeline.upload import abort_stale
 from pipeline.wiring import Pipeline
 from scripts import output
-from scripts.processing import work_until
+from scripts.processing import messenger, work_until
+from scripts.registering import Registrar, metadata_of
 from scripts.session import open_for_search, open_ledger, open_pipeline, the_org
-from scripts.sources import source_uris
 from scripts.watch import StageBars, Watch
 
 SOME_FAILED, STOPPED = 1, 130
+GRACE_S = 7 * 86_400.0
+"""What nobody has used for so long is swept."""
 
 app = typer.Typer(
     help="PDFs become pages that can be found by what they say and look like, once their version is proved whole.",
@@ -36,24 +43,50 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 
-Sources = Annotated[list[Path], typer.Argument(help="PDF files, or folders of PDFs.", show_default=False)]
+Sources = Annotated[
+    list[str],
+    typer.Argument(help="PDF files, folders of PDFs, s3://bucket/key or s3://bucket/folder/.", show_default=False),
+]
+Title = Annotated[str | None, typer.Option("--title", help="Instead of the title that the file names.")]
+Type = Annotated[str | None, typer.Option("--type", help="What kind of document: manual, policy, standard …")]
+Day = datetime.datetime | None
+Published = Annotated[Day, typer.Option("--published", formats=["%Y-%m-%d"], help="Day of publication.")]
+Effective = Annotated[Day, typer.Option("--effective", formats=["%Y-%m-%d"], help="First day in force.")]
+Expired = Annotated[Day, typer.Option("--expired", formats=["%Y-%m-%d"], help="First day no longer in force.")]
+Labels = Annotated[
+    list[str] | None, typer.Option("--label", help="Who below the org may see it: a knowledge base, a department.")
+]
+Attributes = Annotated[list[str] | None, typer.Option("--attribute", metavar="NAME=VALUE", help="Anything else.")]
 Config = Annotated[Path | None, typer.Option("--config", help="YAML file of settings.")]
 Org = Annotated[str | None, typer.Option("--org", help="The tenant (default: PAGEGATE_ORG).")]
 Json = Annotated[bool, typer.Option("--json", help="One JSON object a line on stdout.")]
 
 
 @app.command()
-def ingest(sources: Sources, config: Config = None, org: Org = None, json: Json = False) -> None:
+def ingest(
+    sources: Sources,
+    title: Title = None,
+    type: Type = None,
+    published: Published = None,
+    effective: Effective = None,
+    expired: Expired = None,
+    label: Labels = None,
+    attribute: Attributes = None,
+    config: Config = None,
+    org: Org = None,
+    json: Json = False,
+) -> None:
     """Register PDFs and process them until each is searchable, rejected or failed.
 
     Run it again at any time: what is done is not done twice, and what was interrupted goes on.
     """
+    metadata = metadata_of(title, type, published, effective, expired, label or (), attribute or ())
     with open_pipeline(config) as pipeline:
         pipeline.check_engines()
         begun = time.monotonic()
-        submissions = _register(pipeline, sources, org)
+        submissions = _registrar(pipeline, org, metadata).register(sources)
         watch = Watch(pipeline.ledger, [one.id for one in submissions], lambda one: _ended(pipeline, one, json))
-        with StageBars(watch, output.stderr) as bars:
+        with messenger(pipeline, consume=False), StageBars(watch, output.stderr) as bars:
             completed = work_until(pipeline, config, watch.finished, bars.update)
         _summarise(watch, pipeline, time.monotonic() - begun)
     if not completed:
@@ -64,10 +97,26 @@ def ingest(sources: Sources, config: Config = None, org: Org = None, json: Json 
 
 
 @app.command()
-def submit(sources: Sources, config: Config = None, org: Org = None, json: Json = False) -> None:
-    """Register PDFs only, for a worker to process."""
+def submit(
+    sources: Sources,
+    title: Title = None,
+    type: Type = None,
+    published: Published = None,
+    effective: Effective = None,
+    expired: Expired = None,
+    label: Labels = None,
+    attribute: Attributes = None,
+    config: Config = None,
+    org: Org = None,
+    json: Json = False,
+) -> None:
+    """Register PDFs only, for a worker to process.
+
+    With an S3 store a local file is uploaded first. Run it again after an interruption: the upload goes on.
+    """
+    metadata = metadata_of(title, type, published, effective, expired, label or (), attribute or ())
     with open_pipeline(config) as pipeline:
-        for submission in _register(pipeline, sources, org):
+        for submission in _registrar(pipeline, org, metadata).register(sources):
             _print_submission(pipeline, submission, json)
 
 
@@ -76,14 +125,39 @@ def worker(
     config: Config = None,
     until_idle: Annotated[bool, typer.Option("--until-idle", help="End when nothing is left to do.")] = False,
 ) -> None:
-    """Process whatever the ledger holds, until stopped (Ctrl-C or SIGTERM)."""
+    """Process whatever the ledger holds and the broker brings, until stopped (Ctrl-C or SIGTERM)."""
     with open_pipeline(config) as pipeline:
         pipeline.check_engines()
+        with messenger(pipeline, consume=True) as messages:
 
-        def idle() -> bool:
-            return until_idle and pipeline.ledger.views.idle() and pipeline.ledger.sweep() == 0
+            def idle() -> bool:
+                if not until_idle or (messages and not messages.idle()):
+                    return False
+                return pipeline.ledger.views.idle() and pipeline.ledger.sweep() == 0
 
-        work_until(pipeline, config, idle, lambda: None)
+            work_until(pipeline, config, idle, lambda: None)
+
+
+@app.command()
+def migrate(config: Config = None) -> None:
+    """Bring the schema of a shared database up to this release's; SQLite is migrated by every command.
+
+    One process at a time does it, the others wait for it. Workers of the release before may go on meanwhile.
+    """
+    with closing(Pipeline(load_settings(config))) as pipeline:
+        pipeline.ledger.migrate()
+        output.stderr.print("the schema is this release's")
+
+
+@app.command()
+def gc(config: Config = None) -> None:
+    """Sweep: uploads that nobody went on with for a week, and events that were published as long ago."""
+    with open_ledger(config) as pipeline:
+        store: Any = pipeline.store
+        shared = pipeline.settings.store.kind == "s3"
+        aborted = abort_stale(store, pipeline.ledger.uploads, GRACE_S) if shared else 0
+        pruned = pipeline.ledger.outbox.prune(GRACE_S)
+        output.stderr.print(f"{aborted} uploads aborted, {pruned} published events forgotten")
 
 
 @app.command()
@@ -133,6 +207,11 @@ def show(
 def search(
     question: Annotated[str, typer.Argument(help="What you want to know.")],
     k: Annotated[int | None, typer.Option("-k", help="How many pages.", min=1, max=1000)] = None,
+    type: Annotated[str | None, typer.Option("--type", help="Only documents of this kind.")] = None,
+    label: Annotated[list[str] | None, typer.Option("--label", help="Only documents with one of these labels.")] = None,
+    as_of: Annotated[
+        Day, typer.Option("--as-of", formats=["%Y-%m-%d"], help="From the versions in force on this day.")
+    ] = None,
     config: Config = None,
     org: Org = None,
     json: Json = False,
@@ -140,7 +219,13 @@ def search(
     """Find the pages that answer a question."""
     with open_for_search(config) as pipeline:
         limit = k or pipeline.settings.search.limit
-        hits = pipeline.searcher.search(the_org(pipeline.settings, org), question, limit)
+        scope = Scope(
+            org=the_org(pipeline.settings, org),
+            type=type,
+            labels=tuple(label or ()),
+            as_of=as_of.date() if as_of else None,
+        )
+        hits = pipeline.searcher.search(scope, question, limit)
         for hit in hits if json else []:
             output.print_json(output.hit_record(hit))
         if not json:
@@ -201,9 +286,8 @@ def _show_profile(pipeline: Pipeline, *, adopt: bool, json: bool) -> None:
         output.stdout.print(("adopted: " if adopt else "the settings differ: ") + changes)
 
 
-def _register(pipeline: Pipeline, sources: list[Path], org: str | None) -> list[Submission]:
-    tenant = the_org(pipeline.settings, org)
-    return [pipeline.ledger.submissions.submit(tenant, uri, {}) for uri in source_uris(sources)]
+def _registrar(pipeline: Pipeline, org: str | None, metadata: DocumentMetadata) -> Registrar:
+    return Registrar(pipeline=pipeline, org=the_org(pipeline.settings, org), metadata=metadata)
 
 
 def _ended(pipeline: Pipeline, submission: Submission, json: bool) -> None:

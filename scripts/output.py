@@ -50,6 +50,7 @@ def submission_record(submission: Submission, ledger: Ledger) -> dict[str, Any]:
         "pages": version.page_count if version else None,
         "error": error if submission.error_code else None,
         "seconds": submission.seconds,
+        "metadata": submission.metadata.stored(),
     }
 
 
@@ -127,6 +128,8 @@ def print_version(version: VersionView, pages: Sequence[Mapping[str, Any]]) -> N
     stdout.print(f"{version.title}  ({source_name(version.source_uri)})")
     stdout.print(f"version {version.version_id} of document {version.document_id}, {version.page_count} pages")
     stdout.print("current" if version.current else "not current")
+    for name, value in version.metadata.stored().items():
+        stdout.print(f"{name}: {_words(value)}")
     for name, value in version.notes.items():
         stdout.print(f"note: {name}: {value}")
     for build, gate in version.gates.items():
@@ -138,6 +141,12 @@ def print_version(version: VersionView, pages: Sequence[Mapping[str, Any]]) -> N
         cells = (str(page["page_index"]), page["page_label"], size, page["verdict"], page["text_source"], stages)
         table.add_row(*(cell or "" for cell in cells), "; ".join(page["reasons"]))
     stdout.print(table)
+
+
+def _words(value: Any) -> str:
+    if isinstance(value, Mapping):
+        return ", ".join(f"{name}={text}" for name, text in value.items())
+    return ", ".join(value) if isinstance(value, list) else str(value)
 
 
 def _gate_words(gate: Mapping[str, Any]) -> str:

@@ -11,8 +11,9 @@ from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING
 
-from actors.environment import own_ray
+from actors.environment import join_cluster, own_ray
 from actors.home import Home
+from pipeline.messaging import Messenger
 from pipeline.wiring import INTAKE, Pipeline
 
 if TYPE_CHECKING:
@@ -23,6 +24,17 @@ log = logging.getLogger("pagegate")
 INTAKE_FIRST_S = 5.0
 """How long submissions are taken in before Ray is started: often there is nothing left to do then."""
 FOLLOW_S = 0.5
+
+
+@contextlib.contextmanager
+def messenger(pipeline: Pipeline, *, consume: bool) -> Iterator[Messenger | None]:
+    """Publishes the ledger's events meanwhile and, with `consume`, takes submissions in; None without a broker."""
+    options = pipeline.settings.broker
+    if options is None:
+        yield None
+        return
+    with Messenger(pipeline.ledger, pipeline.broker, options.notifications, consume=consume) as running:
+        yield running
 
 
 def work_until(
@@ -64,14 +76,20 @@ def _supervise(
     finished: Callable[[], bool],
     on_tick: Callable[[], None],
 ) -> bool:
-    token = own_ray()
+    settings = pipeline.settings
+    token = join_cluster() if settings.ray.address else own_ray()
 
     import ray
 
-    from actors.cluster import start_local
+    from actors.cluster import join, start_local
     from actors.supervisor import Supervisor
 
-    start_local(pipeline.settings.pools, home, token)
+    if settings.ray.address:
+        if settings.index.kind == "edge":
+            log.warning("index.kind: edge on several nodes works through one owner on this node, for trials only")
+        join(settings.ray.address, home, token)
+    else:
+        start_local(settings.pools, home, token)
     try:
         supervisor = Supervisor(pipeline, config)
         with _stops(supervisor):

@@ -22,6 +22,7 @@ OWNERS = {
     "qdrant_edge": ("pipeline/stores/edge.py",),
     "qdrant_client": ("pipeline/stores/qdrant",),
     "grpc": ("pipeline/stores/qdrant",),
+    "pika": ("pipeline/stores/rabbitmq",),
     "boto3": ("pipeline/stores/s3",),
     "botocore": ("pipeline/stores/s3",),
     "sqlalchemy": ("pipeline/stores/sql/",),

@@ -68,3 +68,44 @@ def test_a_wrong_ledger_url_is_not_repeated_in_the_error(monkeypatch: pytest.Mon
 def test_settings_do_not_print_the_ledgers_password(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PAGEGATE_LEDGER__URL", "mysql+pymysql://pagegate:hunter2@db/pagegate")
     assert "hunter2" not in repr(load_settings())
+
+
+def test_secrets_may_lie_in_files_as_kubernetes_mounts_them(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    mounted = tmp_path / "..2026_01_01"
+    mounted.mkdir()
+    (mounted / "ledger__url").write_text("mysql+pymysql://pagegate:hunter2@db/pagegate\n")
+    (mounted / "broker__url").write_text("amqp://pagegate:hunter3@mq/")
+    (tmp_path / "..data").symlink_to(mounted.name)
+    for name in ("ledger__url", "broker__url"):
+        (tmp_path / name).symlink_to(f"..data/{name}")
+    monkeypatch.setenv("PAGEGATE_SECRETS_DIR", str(tmp_path))
+    settings = load_settings()
+    assert settings.ledger_url == "mysql+pymysql://pagegate:hunter2@db/pagegate"
+    assert settings.broker is not None
+    assert settings.broker.url.get_secret_value() == "amqp://pagegate:hunter3@mq/"
+    monkeypatch.setenv("PAGEGATE_BROKER__URL", "amqp://other:hunter4@mq/")
+    again = load_settings()
+    assert again.broker is not None
+    assert again.broker.url.get_secret_value() == "amqp://other:hunter4@mq/"
+    assert "hunter" not in repr(again) + again.model_dump_json()
+
+
+def test_a_folder_of_secrets_that_is_not_there_is_named_by_its_variable(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("PAGEGATE_SECRETS_DIR", str(tmp_path / "absent"))
+    with pytest.raises(ConfigurationError, match="PAGEGATE_SECRETS_DIR"):
+        load_settings()
+
+
+@pytest.mark.parametrize(
+    ("text", "setting"),
+    [
+        ("ray: {address: 'a:6379'}\n", "ledger.url"),
+        ("ray: {address: 'a:6379'}\nledger: {url: 'mysql+pymysql://u:p@h/d'}\n", "store.kind"),
+        ("pools: {index: {size: 2}}\n", "pools.index.size"),
+    ],
+)
+def test_a_combination_that_cannot_work_names_the_setting_to_change(tmp_path: Path, text: str, setting: str) -> None:
+    with pytest.raises(ConfigurationError, match=setting.replace(".", r"\.")):
+        load_settings(write(tmp_path, text))
