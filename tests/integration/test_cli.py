@@ -233,3 +233,59 @@ def test_a_search_whose_index_owner_has_just_gone_says_so_soon(shell: Shell, tmp
     assert "ray_unavailable" in done.stderr
     home.release()
     assert shell.run("search", "alpha", "--org", "demo").returncode == 0
+
+
+@pytest.mark.ray
+def test_what_is_known_of_a_document_is_shown_and_narrows_a_search(tmp_path: Path) -> None:
+    shell = Shell(tmp_path / "home")
+    standard = write_pdf(tmp_path / "standard.pdf", ["alpha torque"])
+    known = ["--title", "Presses", "--type", "standard", "--effective", "2024-05-01", "--expired", "2025-05-01"]
+    known += ["--label", "presses", "--label", "safety", "--attribute", "number=GB 5226"]
+    (line,) = shell.lines("ingest", standard, "--org", "acme", *known)
+    assert line["metadata"] == {
+        "title": "Presses",
+        "type": "standard",
+        "effective": "2024-05-01",
+        "expired": "2025-05-01",
+        "labels": ["presses", "safety"],
+        "attributes": {"number": "GB 5226"},
+    }
+    shown = shell.run("show", line["version_id"]).stdout
+    assert all(
+        words in shown for words in ("Presses  (", "type: standard", "labels: presses, safety", "number=GB 5226")
+    )
+
+    def finds(*scope: str) -> int:
+        return len(shell.lines("search", "alpha", "--org", "acme", *scope))
+
+    assert finds() == finds("--type", "standard") == finds("--label", "lathes", "--label", "safety") == 1
+    assert finds("--as-of", "2024-05-01") == finds("--as-of", "2025-04-30") == 1
+    assert finds("--type", "manual") == finds("--label", "lathes") == 0
+    assert finds("--as-of", "2024-04-30") == finds("--as-of", "2025-05-01") == 0
+
+
+@pytest.mark.parametrize(
+    ("options", "named"),
+    [
+        (["--expired", "2024-01-01", "--effective", "2024-01-01"], "expired"),
+        (["--effective", "yesterday"], "--effective"),
+        (["--attribute", "number"], "NAME=VALUE"),
+        (["--label", " "], "labels"),
+        (["--title", ""], "title"),
+    ],
+)
+def test_metadata_that_say_nothing_sensible_are_a_usage_error(options: list[str], named: str, tmp_path: Path) -> None:
+    done = Shell(tmp_path / "home").run("submit", write_pdf(tmp_path / "a.pdf", ["a"]), "--org", "acme", *options)
+    assert (done.returncode, named in done.stderr) == (2, True)
+
+
+def test_sources_of_a_bucket_need_a_store_that_can_read_them(tmp_path: Path) -> None:
+    done = Shell(tmp_path / "home").run("submit", "s3://incoming/acme/", "--org", "acme")
+    assert (done.returncode, "store.kind" in done.stderr) == (2, True)
+
+
+def test_the_embedded_set_up_migrates_itself_and_has_little_to_sweep(tmp_path: Path) -> None:
+    shell = Shell(tmp_path / "home")
+    assert shell.run("migrate").returncode == 0
+    swept = shell.run("gc")
+    assert (swept.returncode, "0 uploads aborted" in swept.stderr) == (0, True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -77,3 +78,29 @@ def test_the_supervisor_waits_for_a_ledger_that_does_not_answer(
     monkeypatch.setattr(pipeline, "pending", pending)
     supervisor.Supervisor(pipeline, None).run(lambda: True, lambda report: None)
     assert faults == []
+
+
+def test_nothing_is_swept_right_after_an_outage_of_the_ledger(
+    pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever lives needs a moment to settle or give back what it holds, before its leases are taken for lost."""
+    from actors import supervisor
+    from actors.supervisor import Supervisor
+    from pipeline.errors import LedgerUnavailable
+
+    swept: list[str] = []
+    pending = iter([LedgerUnavailable("away")])
+
+    def pending_or_away(_kind: str) -> bool:
+        for error in pending:
+            raise error
+        return False
+
+    monkeypatch.setattr(supervisor, "PAUSE_S", 0.0)
+    monkeypatch.setattr(supervisor, "AFTER_OUTAGE_S", 1.0)
+    monkeypatch.setattr(supervisor, "SWEEP_S", 0.0)
+    monkeypatch.setattr(pipeline, "pending", pending_or_away)
+    monkeypatch.setattr(pipeline.ledger, "sweep", lambda: swept.append("swept") or 0)
+    begun = time.monotonic()
+    Supervisor(pipeline, None).run(lambda: bool(swept), lambda report: None)
+    assert time.monotonic() - begun >= 1.0

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.domain import PageResult, PageTask, StageName
-from pipeline.errors import ArtifactLost, DiskFull, EngineUnavailable, PageBroken, ParserTimeout
+from pipeline.domain import Outcome, PageResult, PageTask, StageName
+from pipeline.errors import ArtifactLost, DiskFull, EngineUnavailable, LedgerUnavailable, PageBroken, ParserTimeout
 from pipeline.run_stage import WindowReport, run_stage
 from pipeline.settings import PoolSettings
 from pipeline.stores.folder import FolderStore
@@ -142,3 +142,19 @@ def test_a_wrong_configuration_is_raised_and_charges_nobody(ledger: SqlLedger, s
         run_stage(ScriptedStage(make), ledger, store, POOL, WORKER)
     assert states(ledger) == {"pending": 4}
     assert ledger.tasks.pending(StageName.RENDER)
+
+
+def test_finished_work_waits_for_a_ledger_that_is_away(
+    ledger: SqlLedger, store: FolderStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settle, outage = ledger.tasks.settle, iter([LedgerUnavailable("away"), LedgerUnavailable("away")])
+
+    def settle_later(token: str, outcomes: Sequence[Outcome]) -> int:
+        for error in outage:
+            raise error
+        return settle(token, outcomes)
+
+    monkeypatch.setattr(ledger.tasks, "settle", settle_later)
+    monkeypatch.setattr("tenacity.nap.time.sleep", lambda _seconds: None)
+    assert run(ledger, store, rendered).done == 4
+    assert states(ledger) == {"done": 4}
