@@ -11,7 +11,10 @@ from typing import NoReturn
 import pytest
 from sqlalchemy import NullPool, create_engine, make_url, text
 
+from actors.environment import own_ray
 from scripts.samples import write_hostile, write_samples
+
+own_ray()  # Ray reads its environment when it is first imported, by whichever test comes first
 
 CORPUS = Path(__file__).resolve().parents[2] / "shared" / "corpus"
 

@@ -5,19 +5,16 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from ray.exceptions import ActorAlreadyExistsError
 
+from actors import pool
+from actors.pool import ActorPool, Member
 from pipeline.settings import PoolSettings
 
 
 def test_an_owner_whose_name_ray_has_not_yet_forgotten_is_replaced_a_moment_later(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    # Not above: Ray reads its environment when it is first imported, and other tests have yet to set it.
-    from ray.exceptions import ActorAlreadyExistsError
-
-    from actors import pool
-    from actors.pool import ActorPool, Member
-
     answers: list[object] = [ActorAlreadyExistsError("index-owner is taken"), "handle"]
 
     def make(self: ActorPool) -> Member:

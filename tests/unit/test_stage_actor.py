@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from actors.stage_actor import StageActor
 from pipeline.errors import LedgerUnavailable
 
 
@@ -34,9 +35,6 @@ class AwayLedger:
 
 
 def test_what_was_claimed_when_the_answer_was_lost_is_given_back_before_the_next_window() -> None:
-    # Not above: Ray reads its environment when it is first imported, and other tests have yet to set it.
-    from actors.stage_actor import StageActor
-
     made: Any = StageActor
     actor = made.__ray_metadata__.modified_class("pdf", "pdf-1", None, Path("home"))
     actor._pipeline = pipeline = AwayLedger()
