@@ -11,7 +11,7 @@ from typing import Any
 
 from pipeline.domain import ArtifactRef, UploadedPart
 from pipeline.errors import ArtifactLost, UploadGone
-from pipeline.stores.keys import KEY, check_key
+from pipeline.stores.keys import OURS, check_key
 from pipeline.stores.s3_client import connect, pages
 from pipeline.stores.s3_errors import S3Errors
 from pipeline.stores.s3_options import S3Options
@@ -67,13 +67,13 @@ class S3Multipart:
             self._client.abort_multipart_upload(**self._place(key), UploadId=upload_id)
 
     def open_uploads(self, older_than_s: float) -> Iterator[tuple[str, str]]:
-        """Those of our prefix whose key is one of ours. The bucket's time of an upload is compared with this node's
-        clock: S3 answers no node whose clock is off by more than 15 minutes."""
+        """Those below our prefix whose key this pipeline made. The bucket's time of an upload is compared with this
+        node's clock: S3 answers no node whose clock is off by more than 15 minutes."""
         before = datetime.now(UTC) - timedelta(seconds=older_than_s)
         for answer in self._pages("list_multipart_uploads", Prefix=self._prefix):
             for entry in answer.get("Uploads", ()):
                 key = entry["Key"].removeprefix(self._prefix)
-                if entry["Initiated"] < before and KEY.fullmatch(key):
+                if entry["Initiated"] < before and OURS.fullmatch(key):
                     yield key, entry["UploadId"]
 
     def holds(self, ref: ArtifactRef) -> bool:

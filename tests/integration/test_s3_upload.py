@@ -10,6 +10,7 @@ import os
 import random
 import signal
 import threading
+import uuid
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -27,7 +28,8 @@ from pipeline.stores.sql import SqlLedger
 from pipeline.upload import ATTEMPTS, MAX_PARTS, abort_stale, part_size, upload
 from tests.s3_server import Bucket, Kind, fresh_bucket
 
-KEY = "document/version/source/abc.pdf"
+DOCUMENT, VERSION = uuid.UUID(int=1), uuid.UUID(int=2)
+KEY = f"{DOCUMENT}/{VERSION}/source/abc.pdf"
 PREFIX = "pagegate/prod"
 PART = 5 * MIB
 CONTENT = os.urandom(3 * PART + 1)
@@ -551,8 +553,8 @@ def test_uploads_that_no_session_names_are_aborted_and_nobody_elses(
     with pytest.raises(Killed):
         upload(path, REF, Disturbed(store, "send_part", die, nth=3), log)
     store.begin_upload(REF)
-    store.begin_upload(dataclasses.replace(REF, key="another/one"))
-    for key in ("elsewhere/x", f"{PREFIX}uction/x", f"{PREFIX}/no key of ours", f"{PREFIX}/.hidden"):
+    store.begin_upload(dataclasses.replace(REF, key=f"{VERSION}/{DOCUMENT}/source/one.pdf"))
+    for key in ("elsewhere/x", f"{PREFIX}uction/x", f"{PREFIX}/no key of ours", f"{PREFIX}/somebody/elses.pdf"):
         bucket.raw.create_multipart_upload(Bucket=bucket.name, Key=key)
 
     assert abort_stale(store, log, 30 * YEAR_S) == 0
