@@ -3,53 +3,17 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 
 import pytest
 
 from pipeline.domain import UploadedPart, UploadSession
 from pipeline.protocols import UploadLog
-from pipeline.stages import CODE_VERSIONS
 from pipeline.stores.sql import SqlLedger
+from tests.ledger_driver import Clock
 
 SESSION = UploadSession(key="document/version/source/a.pdf", upload_id="u" * 300, sha256="a" * 64, size=9, part_bytes=2)
 ANEW = dataclasses.replace(SESSION, upload_id="v")
-
-
-class Clock:
-    """Microseconds that pass only when a test says so."""
-
-    def __init__(self) -> None:
-        self.now = 1_800_000_000_000_000
-
-    def __call__(self) -> int:
-        return self.now
-
-    def pass_seconds(self, seconds: float) -> None:
-        self.now += int(seconds * 1e6)
-
-
-@pytest.fixture(params=["sqlite", pytest.param("mariadb", marks=pytest.mark.mariadb)])
-def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    if request.param == "mariadb":
-        found: str = request.getfixturevalue("mysql_url")
-        return found
-    return f"sqlite:///{tmp_path / 'ledger.sqlite'}"
-
-
-@pytest.fixture
-def clock() -> Clock:
-    return Clock()
-
-
-@pytest.fixture
-def ledger(url: str, clock: Clock) -> Iterator[SqlLedger]:
-    opened = SqlLedger(url, CODE_VERSIONS, clock=clock)
-    opened.migrate()
-    yield opened
-    opened.close()
 
 
 @pytest.fixture

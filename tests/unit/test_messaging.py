@@ -26,21 +26,11 @@ from pipeline.stores.memory_broker import MemoryBroker
 from pipeline.stores.rabbitmq_options import NotificationRule
 from pipeline.stores.sql import SqlLedger
 from tests import ledger_driver as driver
+from tests.ledger_driver import Clock
 
 ID = "0e5bd6b0-6d3c-4f3e-8f0e-0f4a3f9c6d11"
 RULES = (NotificationRule(bucket="inbox", org="acme"),)
 METADATA = DocumentMetadata(type="manual", labels=("kb",))
-
-
-class Clock:
-    def __init__(self) -> None:
-        self.now = 1_800_000_000_000_000
-
-    def __call__(self) -> int:
-        return self.now
-
-    def pass_seconds(self, seconds: float) -> None:
-        self.now += int(seconds * 1e6)
 
 
 @pytest.fixture
