@@ -9,6 +9,7 @@ import pytest
 
 from pipeline.domain import UploadedPart, UploadSession
 from pipeline.protocols import UploadLog
+from pipeline.stages import CODE_VERSIONS
 from pipeline.stores.sql import SqlLedger
 from tests.ledger_driver import Clock
 
