@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -61,8 +61,9 @@ class StageActor:
         return None
 
     def call_index(self, method: str, arguments: Sequence[Any]) -> Any:
-        """A call to the index that this actor owns."""
-        return getattr(self._open().index, method)(*arguments)
+        """A call to the index that this actor owns. What it gives one by one is sent as a whole."""
+        answer = getattr(self._open().index, method)(*arguments)
+        return list(answer) if isinstance(answer, Iterator) else answer
 
     def stop(self) -> None:
         """Flush the index and end the PDF child."""

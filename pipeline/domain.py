@@ -322,6 +322,8 @@ class PageFailure:
     stage: str
     code: str
     message: str
+    waived: bool = False
+    """A person decided that this failure of this page shall not hold the rest back."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -344,11 +346,15 @@ class GateWork:
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class GateReport:
-    """What the gate found. Accepted only if there is neither a failure nor anything missing."""
+    """What the gate found. Accepted only if there is neither a failure nor anything missing.
+
+    The pages of `waived` failures are left out of the manifest.
+    """
 
     pages: int
     verdicts: Mapping[str, int]
     failures: Sequence[PageFailure]
+    waived: Sequence[PageFailure] = ()
     missing: Sequence[str]
     """What could not be read back, in words."""
     reopen: Sequence[int]
@@ -385,6 +391,8 @@ class ServedPage:
     page_label: str
     image: ArtifactRef
     text: ArtifactRef
+    missing_pages: Sequence[int] = ()
+    """Pages of the same version that are not served, by a person's decision."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -403,6 +411,45 @@ class Hit:
     text_source: str
     snippet: str
     image_key: str
+    missing_pages: Sequence[int] = ()
+    """Pages of this document that could not be read and are left out, by a person's decision."""
+
+
+STALLED_S = 600.0
+"""Waiting for longer than most outages last: somebody should look."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class Waiver:
+    """A person's decision that one failure of one page shall not hold its version back."""
+
+    version_id: str
+    page_index: int
+    stage: str
+    error_code: str
+    who: str
+    why: str
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class ExpectedObject:
+    """An object that a done row, or a version's source, says is in the store. A source has no task."""
+
+    ref: ArtifactRef
+    task_id: int | None
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class ExpectedPoint:
+    """A point that a done row says is in the index. `served`: it stands in a current manifest."""
+
+    point_id: str
+    task_id: int
+    build: IndexBuild
+    n_tokens: int
+    payload: Mapping[str, Any]
+    served: bool
+    generation: int
 
 
 class EventKind(StrEnum):
@@ -456,12 +503,17 @@ class UploadedPart:
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class Waiting:
-    """Work that is put off, and on what."""
+    """Work that is put off, on what, and for how long its oldest row has been."""
 
     stage: str
     code: str
     pages: int
     message: str
+    seconds: float
+
+    @property
+    def stalled(self) -> bool:
+        return self.seconds >= STALLED_S
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)

@@ -2,7 +2,7 @@
 
     PagegateError
     ├── ConfigurationError   the caller must change something; nothing was begun          exit 2
-    │   ├── ProfileMismatch, ContractMismatch, EngineUnavailable
+    │   ├── ProfileMismatch, ContractMismatch, EngineUnavailable, NotFound
     ├── DocumentError        this source can never become a version; ends its submission
     │   ├── SourceMissing, SourceChanged, NotAPdf, NoPages, Encrypted, FileTooLarge, TooManyPages
     ├── PageError            counted against one page
@@ -70,6 +70,12 @@ class EngineUnavailable(ConfigurationError):
     """An engine that the settings name is not installed or has no models."""
 
     code = "engine_unavailable"
+
+
+class NotFound(ConfigurationError):
+    """There is no such document, version or submission of this org."""
+
+    code = "not_found"
 
 
 class DocumentError(PagegateError):

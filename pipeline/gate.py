@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 from pipeline.batches import batches
 from pipeline.domain import GateReport, GateVerdict, GateWork, PageFailure, PageProof, PointFacts
 from pipeline.errors import ArtifactLost, LeaseLost
+from pipeline.failpoints import reached
+from pipeline.payload import payload_of
 from pipeline.protocols import Ledger, ObjectStore, VectorIndex
 
 BATCH = 64
@@ -27,6 +30,7 @@ def run_gate(ledger: Ledger, store: ObjectStore, index: VectorIndex, lease_s: fl
     work = ledger.gates.claim(lease_s, worker)
     if work is None:
         return None
+    reached("gate.claimed")
     try:
         report = _validate(work, ledger, store, index, lease_s)
     except LeaseLost:
@@ -35,24 +39,34 @@ def run_gate(ledger: Ledger, store: ObjectStore, index: VectorIndex, lease_s: fl
     if report.accepted:
         point_ids = [proof.point_id for proof in work.pages if proof.point_id]
         index.promote(work.build.collection, point_ids, generation)
+        reached("gate.promoted")
     verdict = ledger.gates.settle(work, report)
+    reached("gate.settled")
     if verdict == GateVerdict.PROMOTED:
         index.demote(work.build.collection, work.document_id, generation)
+        reached("gate.demoted")
     return verdict
 
 
 def _validate(work: GateWork, ledger: Ledger, store: ObjectStore, index: VectorIndex, lease_s: float) -> GateReport:
-    failures = [*_incomplete(work), *(proof.failure for proof in work.pages if proof.failure)]
+    failed = [proof.failure for proof in work.pages if proof.failure]
+    waived = [failure for failure in failed if failure.waived]
+    failures = [*_incomplete(work), *(failure for failure in failed if not failure.waived)]
+    if waived and len(waived) == len(work.pages):
+        failures = waived  # nothing would be left to be found
     missing: list[Missing] = []
     if not failures:
-        for batch in batches(work.pages, BATCH):
+        for batch in batches([proof for proof in work.pages if proof.point_id], BATCH):
             missing += _read_back(work, batch, store, index)
+            reached("gate.read_back")
             if not ledger.gates.renew(work.token, lease_s):
                 raise LeaseLost(f"the gate of version {work.version_id} was taken over")
+            reached("gate.renewed")
     return GateReport(
         pages=len(work.pages),
         verdicts=dict(Counter(proof.verdict for proof in work.pages if proof.verdict)),
         failures=failures,
+        waived=waived,
         missing=[words for words, _ in missing],
         reopen=sorted({task for _, task in missing}),
     )
@@ -83,25 +97,27 @@ def _read_back(
 
 
 def _point_fault(work: GateWork, proof: PageProof, facts: PointFacts | None) -> str | None:
-    """What is wrong with a point that was read back, or None."""
     if facts is None:
         return f"its point {proof.point_id} is not in the index"
-    payload = {
-        "org": work.org,
-        "document_id": work.document_id,
-        "version_id": work.version_id,
-        "page_index": proof.page_index,
-        "page_label": proof.page_label,
-        "build": work.build.id,
-        "contract": work.build.contract_digest,
-        **work.about,
-    }
+    payload = payload_of(
+        org=work.org,
+        document_id=work.document_id,
+        version_id=work.version_id,
+        page_index=proof.page_index,
+        page_label=proof.page_label,
+        build=work.build,
+        about=work.about,
+    )
+    return point_fault(facts, payload, (proof.n_tokens, work.build.contract.dim))
+
+
+def point_fault(facts: PointFacts, payload: Mapping[str, Any], shape: tuple[int | None, int]) -> str | None:
+    """What is wrong with a point that was read back, or None; `shape` is that of its multivector."""
     wrong = [name for name, value in payload.items() if facts.payload.get(name) != value]
     if wrong:
         return f"its point has another {', '.join(wrong)}"
-    if (facts.n_tokens, facts.dim) != (proof.n_tokens, work.build.contract.dim):
-        found = f"({facts.n_tokens}, {facts.dim})"
-        return f"its point has vectors of shape {found}, not ({proof.n_tokens}, {work.build.contract.dim})"
+    if (facts.n_tokens, facts.dim) != shape:
+        return f"its point has vectors of shape ({facts.n_tokens}, {facts.dim}), not {shape}"
     if not facts.sound:
         return "its point has rows that are zero or not finite"
     if not facts.sparse_terms:

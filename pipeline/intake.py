@@ -21,6 +21,7 @@ from pipeline.errors import (
     SourceMissing,
     StoreUnavailable,
 )
+from pipeline.failpoints import reached
 from pipeline.identity import source_key, version_id
 from pipeline.pdf import PdfInfo, PdfReader
 from pipeline.protocols import Ledger, ObjectStore, RemoteSources
@@ -48,6 +49,7 @@ class Intake:
         if claimed is None:
             return None
         token, submission = claimed
+        reached("intake.claimed")
         try:
             self._take_in(token, submission)
         except InfrastructureError as error:
@@ -63,8 +65,10 @@ class Intake:
         except DocumentError as error:
             self._discard(submission)
             self.ledger.submissions.fail(token, error.code, error.message)
+            reached("intake.failed")
         else:
             self.ledger.submissions.accept(token, draft)
+            reached("intake.accepted")
 
     @contextlib.contextmanager
     def _source(self, submission: Submission) -> Iterator[Path]:
@@ -102,10 +106,12 @@ class Intake:
         source = ArtifactRef(key=source_key(submission.document_id, version, sha256), sha256=sha256, size=size)
         known = self.ledger.submissions.known(version)
         draft = known or _describe(version, source, _stem(submission.source_uri), self.reader.inspect(path))
+        reached("intake.source_read")
         kept = known is not None or submission.upload == source
         if not kept or not self.store.holds(source):
             with path.open("rb") as stream:  # a bad file was refused above, before anything of it is kept
                 self.store.put_stream(source.key, stream, sha256)
+            reached("intake.source_put")
         return draft
 
 

@@ -15,6 +15,7 @@ from urllib.parse import urlsplit
 from pipeline.backoff import pause_s
 from pipeline.domain import Message, Submission
 from pipeline.errors import BrokerUnavailable, InfrastructureError, MalformedMessage
+from pipeline.failpoints import reached
 from pipeline.messages import Registration, message_of, registrations
 from pipeline.protocols import Broker, Ledger
 from pipeline.stores.rabbitmq_options import NotificationRule
@@ -38,9 +39,11 @@ def receive(ledger: Ledger, message: Message, rules: Sequence[NotificationRule])
     another source, and ``source_not_allowed`` for a local file: only the command line may submit one, and a message
     that announces it finds it registered.
     """
+    reached("consumer.received")
     for asked in registrations(message, rules):
         known = ledger.views.submissions([asked.submission_id])
         _check_same(asked, known[0] if known else _submit(ledger, asked))
+        reached("consumer.registered")
 
 
 def relay(ledger: Ledger, broker: Broker, limit: int = 100) -> int:
@@ -51,13 +54,17 @@ def relay(ledger: Ledger, broker: Broker, limit: int = 100) -> int:
     """
     events = ledger.outbox.claim(limit, HOLD_S)
     ids = [event.id for event in events]
+    if ids:
+        reached("outbox.claimed")
     try:
         broker.publish([message_of(event) for event in events])
     except BrokerUnavailable as error:
         ledger.outbox.defer(ids, error.code, error.message, DEFER_S * random.uniform(0.8, 1.2))  # noqa: S311
         raise
     if ids:
+        reached("outbox.published")
         ledger.outbox.published(ids)
+        reached("outbox.marked")
     return len(ids)
 
 

@@ -3,7 +3,7 @@ implementation."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, BinaryIO, Protocol
@@ -13,6 +13,8 @@ from pipeline.domain import (
     Candidates,
     EncoderContract,
     Event,
+    ExpectedObject,
+    ExpectedPoint,
     Floats,
     GateReport,
     GateVerdict,
@@ -36,6 +38,8 @@ from pipeline.domain import (
     UploadSession,
     VersionDraft,
     VersionView,
+    Waiting,
+    Waiver,
     Window,
 )
 from pipeline.metadata import DocumentMetadata, Scope
@@ -63,8 +67,8 @@ class ObjectStore(Protocol):
     def holds(self, ref: ArtifactRef) -> bool:
         """Whether the store itself, and not a local copy, has the object with its recorded size and digest."""
 
-    def keys(self, prefix: str = "") -> Iterator[str]:
-        """All keys that begin with `prefix`, in no order."""
+    def keys(self, prefix: str = "", older_than_s: float = 0.0) -> Iterator[str]:
+        """All keys that begin with `prefix`, in no order; only those last put so long ago."""
 
     def delete(self, key: str) -> None:
         """Remove an object; no error if it is not there."""
@@ -281,6 +285,48 @@ class Outbox(Protocol):
         """Forget those published longer ago; returns how many."""
 
 
+class Decisions(Protocol):
+    """What a person decides about documents; each is one transaction. Raises `NotFound`.
+
+    `name` is the id of a submission, document or version, or the URI of a source, of that org.
+    """
+
+    def delete(self, org: str, name: str) -> Sequence[str]:
+        """Tombstone the document: gone from search at once, nothing of it is done any more. Returns its ids."""
+
+    def retry(self, org: str, name: str) -> int:
+        """Put back what failed, with all its attempts; returns how many pages and sources."""
+
+    def waive(self, org: str, name: str, page_index: int, who: str, why: str) -> Waiver:
+        """Let the version pass without this page. Raises `ConfigurationError` if the page has not failed."""
+
+
+class Audits(Protocol):
+    """What the ledger says is in the object store and in the index."""
+
+    def versions(self) -> Iterator[str]:
+        """Ids of all versions of documents that are not deleted."""
+
+    def expected(self, version_id: str) -> tuple[Sequence[ExpectedObject], Sequence[ExpectedPoint]]:
+        """What the done rows of a version, and its source, say is there."""
+
+    def kept(self, document_id: str, version_id: str, grace_s: float) -> Set[str]:
+        """Keys of this version that something in the ledger names; those of a document that was deleted longer
+        than `grace_s` ago are named by nothing."""
+
+    def points(self, build: IndexBuild, grace_s: float) -> Set[str]:
+        """Ids of all points that rows of this build write or have written, as `kept`."""
+
+    def reopen(self, task_ids: Sequence[int]) -> int:
+        """Do these done rows again; returns how many were still done."""
+
+    def deleted(self, grace_s: float) -> Sequence[str]:
+        """Documents deleted longer ago of which there are still rows."""
+
+    def forget(self, document_id: str) -> None:
+        """Remove the rows of a deleted document, all but its tombstone and its submissions."""
+
+
 class UploadLog(Protocol):
     """Sessions of uploads by parts, so that another process can go on with them. Never the proof of a part: the
     object store is asked what it has."""
@@ -372,6 +418,9 @@ class LedgerViews(Protocol):
 
     def status(self, org: str | None) -> LedgerStatus: ...
 
+    def waiting(self, version_id: str) -> Sequence[Waiting]:
+        """What pages of this version wait for."""
+
     def progress(self, version_ids: Sequence[str]) -> Mapping[tuple[str, str], int]:
         """Rows by (stage, state) of these versions."""
 
@@ -404,6 +453,10 @@ class Ledger(Protocol):
     def gates(self) -> GateQueue: ...
     @property
     def registry(self) -> Registry: ...
+    @property
+    def decisions(self) -> Decisions: ...
+    @property
+    def audits(self) -> Audits: ...
     @property
     def outbox(self) -> Outbox: ...
     @property

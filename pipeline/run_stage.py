@@ -29,6 +29,7 @@ from pipeline.errors import (
     PageError,
     PagegateError,
 )
+from pipeline.failpoints import reached
 from pipeline.identity import artifact_key
 from pipeline.protocols import Ledger, ObjectStore, Stage
 from pipeline.settings import PoolSettings
@@ -63,10 +64,12 @@ def run_stage(stage: Stage, ledger: Ledger, store: ObjectStore, pool: PoolSettin
     window = ledger.tasks.claim(stage.name, pool.window, pool.lease_s, worker)
     if window is None:
         return None
+    reached(f"{stage.name}.claimed")
     started = time.monotonic()
     try:
         outcomes = list(_outcomes(stage, ledger, store, window, pool.lease_s))
         settled = _settle(ledger, window.token, outcomes)
+        reached(f"{stage.name}.settled")
     except LeaseLost as lost:
         return WindowReport(kind=stage.name, lost=len(window.tasks), message=lost.message)
     except ConfigurationError:
@@ -84,6 +87,7 @@ def _outcomes(stage: Stage, ledger: Ledger, store: ObjectStore, window: Window, 
     left = list(window.tasks)
     try:
         for result in stage.process(window.tasks):
+            reached(f"{stage.name}.processed")
             outcome = _outcome(result, store, time.monotonic() - begun)
             left.remove(result.task)
             yield outcome
@@ -91,6 +95,7 @@ def _outcomes(stage: Stage, ledger: Ledger, store: ObjectStore, window: Window, 
             if begun - renewed > lease_s / 3:
                 _renew(ledger, window, lease_s)
                 renewed = begun
+                reached(f"{stage.name}.renewed")
     except InfrastructureError as error:
         yield from (_deferred(task, error) for task in left)
 
@@ -112,10 +117,10 @@ def _renew(ledger: Ledger, window: Window, lease_s: float) -> None:
 def _outcome(result: PageResult, store: ObjectStore, seconds: float) -> Outcome:
     if result.error:
         return _not_done(result.task, result.error, seconds)
-    outputs = {
-        role: store.put(_key(result.task, role, content, suffix), content)
-        for role, (content, suffix) in result.artifacts.items()
-    }
+    outputs = {}
+    for role, (content, suffix) in result.artifacts.items():
+        outputs[role] = store.put(_key(result.task, role, content, suffix), content)
+        reached(f"{result.task.stage}.put")
     return Done(task_id=result.task.id, outputs=outputs, facts=result.facts, seconds=seconds)
 
 

@@ -84,6 +84,7 @@ class Searcher:
             text_source=record.source.value,
             snippet=snippet(record, question),
             image_key=page.image.key,
+            missing_pages=page.missing_pages,
         )
 
 

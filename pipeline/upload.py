@@ -11,6 +11,7 @@ from typing import BinaryIO
 
 from pipeline.domain import ArtifactRef, UploadedPart, UploadSession
 from pipeline.errors import PagegateError, SourceChanged, SourceMissing, StoreUnavailable, UploadGone
+from pipeline.failpoints import reached
 from pipeline.protocols import MultipartStore, UploadLog
 
 Progress = Callable[[int], None]
@@ -98,6 +99,7 @@ class _Upload:
             failure = self._attempt(session)
             if self.store.holds(self.ref):
                 self.log.forget(session)
+                reached("upload.forgotten")
                 return
         raise StoreUnavailable(
             f"{self.path} could not be uploaded to {self.ref.key} in {ATTEMPTS} attempts: "
@@ -118,7 +120,9 @@ class _Upload:
             size=self.ref.size,
             part_bytes=part_size(self.ref.size, self.store.part_bytes),
         )
+        reached("upload.begun")
         self.log.begin(session)
+        reached("upload.noted")
         return session
 
     def _attempt(self, session: UploadSession) -> PagegateError | None:
@@ -140,7 +144,10 @@ class _Upload:
         missing = _numbers(session) - {part.number for part in kept}
         for number in sorted(missing):
             content = self._read(session, number)
-            self.log.note(session, self.store.send_part(session.key, session.upload_id, number, content))
+            part = self.store.send_part(session.key, session.upload_id, number, content)
+            reached("upload.part_sent")
+            self.log.note(session, part)
+            reached("upload.part_noted")
             done += len(content)
             self.progress(done)
 
@@ -153,6 +160,7 @@ class _Upload:
             self.store.complete_upload(self.ref, session.upload_id, parts)
         except StoreUnavailable as error:
             return error
+        reached("upload.completed")
         return None
 
     def _kept(self, session: UploadSession) -> list[UploadedPart]:

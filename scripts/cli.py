@@ -11,9 +11,8 @@ import logging
 import os
 import sys
 import time
-from contextlib import closing
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 from rich.logging import RichHandler
@@ -22,18 +21,15 @@ from pipeline.domain import Submission, SubmissionState
 from pipeline.errors import ConfigurationError, PagegateError
 from pipeline.identity import describe_changes
 from pipeline.metadata import DocumentMetadata, Scope
-from pipeline.settings import load_settings
-from pipeline.upload import abort_stale
 from pipeline.wiring import Pipeline
-from scripts import output
+from scripts import output, upkeep
+from scripts.options import Config, Json, Org
 from scripts.processing import messenger, work_until
 from scripts.registering import Registrar, metadata_of
 from scripts.session import open_for_search, open_ledger, open_pipeline, the_org
 from scripts.watch import StageBars, Watch
 
 SOME_FAILED, STOPPED = 1, 130
-GRACE_S = 7 * 86_400.0
-"""What nobody has used for so long is swept."""
 
 app = typer.Typer(
     help="PDFs become pages that can be found by what they say and look like, once their version is proved whole.",
@@ -57,9 +53,6 @@ Labels = Annotated[
     list[str] | None, typer.Option("--label", help="Who below the org may see it: a knowledge base, a department.")
 ]
 Attributes = Annotated[list[str] | None, typer.Option("--attribute", metavar="NAME=VALUE", help="Anything else.")]
-Config = Annotated[Path | None, typer.Option("--config", help="YAML file of settings.")]
-Org = Annotated[str | None, typer.Option("--org", help="The tenant (default: PAGEGATE_ORG).")]
-Json = Annotated[bool, typer.Option("--json", help="One JSON object a line on stdout.")]
 
 
 @app.command()
@@ -136,28 +129,6 @@ def worker(
                 return pipeline.ledger.views.idle() and pipeline.ledger.sweep() == 0
 
             work_until(pipeline, config, idle, lambda: None)
-
-
-@app.command()
-def migrate(config: Config = None) -> None:
-    """Bring the schema of a shared database up to this release's; SQLite is migrated by every command.
-
-    One process at a time does it, the others wait for it. Workers of the release before may go on meanwhile.
-    """
-    with closing(Pipeline(load_settings(config))) as pipeline:
-        pipeline.ledger.migrate()
-        output.stderr.print("the schema is this release's")
-
-
-@app.command()
-def gc(config: Config = None) -> None:
-    """Sweep: uploads that nobody went on with for a week, and events that were published as long ago."""
-    with open_ledger(config) as pipeline:
-        store: Any = pipeline.store
-        shared = pipeline.settings.store.kind == "s3"
-        aborted = abort_stale(store, pipeline.ledger.uploads, GRACE_S) if shared else 0
-        pruned = pipeline.ledger.outbox.prune(GRACE_S)
-        output.stderr.print(f"{aborted} uploads aborted, {pruned} published events forgotten")
 
 
 @app.command()
@@ -314,6 +285,9 @@ def _summarise(watch: Watch, pipeline: Pipeline, seconds: float) -> None:
         f"{watch.total} documents: {counts or 'none ended'}; {pages} pages in {seconds:.1f} s "
         f"({pages / seconds:.1f} pages/s)"
     )
+
+
+app.add_typer(upkeep.app)
 
 
 def main() -> None:

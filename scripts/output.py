@@ -11,7 +11,7 @@ from urllib.parse import unquote, urlsplit
 from rich.console import Console
 from rich.table import Table
 
-from pipeline.domain import Hit, LedgerStatus, PageView, Submission, TaskState, VersionView
+from pipeline.domain import Hit, LedgerStatus, PageView, Submission, TaskState, VersionView, Waiting
 from pipeline.protocols import Ledger
 
 stdout = Console(soft_wrap=True, highlight=False, markup=False)
@@ -33,6 +33,7 @@ def source_name(source_uri: str) -> str:
 def submission_record(submission: Submission, ledger: Ledger) -> dict[str, Any]:
     """The line of `ingest --json`."""
     version = ledger.views.version(submission.version_id, None) if submission.version_id else None
+    waiting = ledger.views.waiting(version.version_id) if version and not submission.state.ended else ()
     error = {
         "code": submission.error_code,
         "message": submission.error_message,
@@ -51,6 +52,7 @@ def submission_record(submission: Submission, ledger: Ledger) -> dict[str, Any]:
         "error": error if submission.error_code else None,
         "seconds": submission.seconds,
         "metadata": submission.metadata.stored(),
+        "waiting": [_waiting_record(one) for one in waiting],
     }
 
 
@@ -59,7 +61,8 @@ def submission_line(record: Mapping[str, Any]) -> str:
     name, error = source_name(record["source"]), record["error"]
     if not error:
         pages = f"{record['pages']} pages" if record["pages"] else ""
-        return f"{record['state']:<11} {name}  {pages}".rstrip()
+        line = f"{record['state']:<11} {name}  {pages}".rstrip()
+        return "\n            ".join([line, *map(_waiting_words, record["waiting"])])
     page = f", page {error['page_index']}" if error["page_index"] is not None else ""
     return f"{record['state']:<11} {name}\n            {error['code']}{page}: {error['message']}"
 
@@ -74,7 +77,7 @@ def status_record(status: LedgerStatus) -> dict[str, Any]:
         "submissions": dict(status.submissions),
         "tasks": tasks,
         "pages_per_minute": dict(status.rates),
-        "waiting": [dataclasses.asdict(waiting) for waiting in status.waiting],
+        "waiting": [_waiting_record(waiting) for waiting in status.waiting],
     }
 
 
@@ -84,7 +87,16 @@ def print_status(status: LedgerStatus) -> None:
     stdout.print(f"submissions: {counts or 'none'}")
     stdout.print(_stage_table(status))
     for waiting in status.waiting:
-        stdout.print(f"waiting: {waiting.pages} in {waiting.stage} ({waiting.code}): {waiting.message}")
+        stdout.print(_waiting_words(_waiting_record(waiting)))
+
+
+def _waiting_record(waiting: Waiting) -> dict[str, Any]:
+    return dataclasses.asdict(waiting) | {"stalled": waiting.stalled}
+
+
+def _waiting_words(waiting: Mapping[str, Any]) -> str:
+    word, time = ("STALLED" if waiting["stalled"] else "waiting"), f"{waiting['seconds']:.0f} s"
+    return f"{word}: {waiting['pages']} in {waiting['stage']} for {time} ({waiting['code']}): {waiting['message']}"
 
 
 def _stage_table(status: LedgerStatus) -> Table:
@@ -153,7 +165,8 @@ def _gate_words(gate: Mapping[str, Any]) -> str:
     report = gate["report"] or {}
     verdicts = ", ".join(f"{count} {name}" for name, count in report.get("verdicts", {}).items())
     faults = [f"page {failure['page_index']} {failure['code']}" for failure in report.get("failures", [])]
-    return "; ".join(filter(None, [gate["state"], verdicts, ", ".join(faults[:10])]))
+    waived = [f"page {failure['page_index']} waived" for failure in report.get("waived", [])]
+    return "; ".join(filter(None, [gate["state"], verdicts, ", ".join([*faults[:10], *waived])]))
 
 
 def hit_record(hit: Hit) -> dict[str, Any]:
@@ -168,3 +181,6 @@ def print_hits(question: str, hits: Sequence[Hit]) -> None:
         stdout.print(f"{hit.rank:>3}. {source_name(hit.source)}, page index {hit.page_index}{label}")
         stdout.print(f"     {hit.score_label} {hit.score:.4f}, text: {hit.text_source}, image: {hit.image_key}")
         stdout.print(f"     {hit.snippet}")
+        if hit.missing_pages:
+            pages = ", ".join(map(str, hit.missing_pages))
+            stdout.print(f"     of this document page index {pages} is missing, by a person's decision")

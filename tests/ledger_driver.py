@@ -129,8 +129,10 @@ def run_stages(ledger: SqlLedger, *, ocr_pages: Iterable[int] = ()) -> dict[Stag
 
 
 def report_on(work: GateWork) -> GateReport:
-    failures: list[PageFailure] = [page.failure for page in work.pages if page.failure]
-    return GateReport(pages=len(work.pages), verdicts={}, failures=failures, missing=[], reopen=[])
+    failed: list[PageFailure] = [page.failure for page in work.pages if page.failure]
+    failures = [failure for failure in failed if not failure.waived]
+    waived = [failure for failure in failed if failure.waived]
+    return GateReport(pages=len(work.pages), verdicts={}, failures=failures, waived=waived, missing=[], reopen=[])
 
 
 def pass_gate(ledger: SqlLedger) -> GateVerdict:

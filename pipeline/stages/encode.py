@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from pipeline.domain import Floats, PageResult, PageTask, StageName
 from pipeline.errors import EncodeFailed, PagegateError
+from pipeline.failpoints import reached
 from pipeline.protocols import ObjectStore, PageEncoder
 from pipeline.vectors import check_vectors, dump_vectors
 
@@ -25,6 +26,7 @@ class EncodeStage:
                 contents[task.id] = self._store.get(task.inputs[self._encoder.contract.reads])
             except PagegateError as error:
                 yield PageResult(task=task, error=error)
+        reached("encode.got")
         readable = [task for task in tasks if task.id in contents]
         yield from self._encode(readable, [contents[task.id] for task in readable])
 

@@ -6,8 +6,10 @@ from collections.abc import Iterable, Sequence
 
 from pipeline.domain import IndexBuild, IndexPoint, PageResult, PageTask, StageName
 from pipeline.errors import PageError, PagegateError
+from pipeline.failpoints import reached
 from pipeline.identity import point_id
 from pipeline.page_text import load_page_text
+from pipeline.payload import payload_of
 from pipeline.protocols import ObjectStore, SparseEncoder, VectorIndex
 from pipeline.vectors import load_vectors
 
@@ -28,6 +30,7 @@ class IndexStage:
                 points[task.id] = self._point(task, build_of(task))
             except PagegateError as error:
                 yield PageResult(task=task, error=error)
+        reached("index.got")
         readable = [task for task in tasks if task.id in points]
         for build in {build_of(task).id: build_of(task) for task in readable}.values():
             mine = [task for task in readable if build_of(task).id == build.id]
@@ -38,7 +41,9 @@ class IndexStage:
     ) -> Iterable[PageResult]:
         try:
             self._index.create(build.collection, build.contract.dim)
+            reached("index.sending")
             self._index.upsert(build.collection, points)
+            reached("index.upserted")
         except PageError as error:
             if len(tasks) == 1:
                 return [PageResult(task=tasks[0], error=error)]
@@ -54,15 +59,16 @@ class IndexStage:
             multivector=load_vectors(self._store.get(task.inputs["vectors"])),
             sparse=self._sparse.encode_page(record.text),
             payload={
-                "org": task.org,
-                "document_id": task.document_id,
-                "version_id": task.version_id,
-                "page_index": task.page_index,
-                "page_label": task.page_label,
-                "build": build.id,
-                "contract": build.contract_digest,
                 "live": 1,
-                **task.about,
+                **payload_of(
+                    org=task.org,
+                    document_id=task.document_id,
+                    version_id=task.version_id,
+                    page_index=task.page_index,
+                    page_label=task.page_label,
+                    build=build,
+                    about=task.about,
+                ),
             },
         )
 

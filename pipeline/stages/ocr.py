@@ -7,6 +7,7 @@ from typing import Any
 
 from pipeline.domain import PageResult, PageTask, StageName, TextSource, Verdict
 from pipeline.errors import EngineUnavailable
+from pipeline.failpoints import reached
 from pipeline.page_text import PageText, TextBlock, facts, join_blocks, load_page_text
 from pipeline.protocols import ObjectStore, OcrEngine
 from pipeline.stages.page_stage import PageStage
@@ -26,7 +27,9 @@ class OcrStage(PageStage):
                 f"{self._engine.name}: start workers with the profile's settings"
             )
         judged = load_page_text(self._store.get(task.inputs["text"]))
-        record = self._read(self._store.get(task.inputs["image"]), judged, task.options)
+        image = self._store.get(task.inputs["image"])
+        reached("ocr.got")
+        record = self._read(image, judged, task.options)
         return PageResult(task=task, artifacts={"text": (record.dump(), ".json")}, facts=facts(record))
 
     def _read(self, image: bytes, judged: PageText, options: Mapping[str, Any]) -> PageText:

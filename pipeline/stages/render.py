@@ -8,6 +8,7 @@ from typing import Any
 
 from pipeline.domain import PageResult, PageTask, StageName
 from pipeline.errors import ArtifactLost, PagegateError, StoreUnavailable
+from pipeline.failpoints import reached
 from pipeline.pdf import PdfReader, RenderedPage
 from pipeline.protocols import ObjectStore
 from pipeline.settings import RenderOptions
@@ -31,6 +32,7 @@ class RenderStage:
         except (ArtifactLost, StoreUnavailable) as error:
             yield from (PageResult(task=task, error=error) for task in tasks)
             return
+        reached("render.got")
         indices = [task.page_index for task in tasks]
         rendered = self._reader.pages(path, indices, _options(tasks[0].options))
         for task, page in zip(tasks, rendered, strict=True):

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from pipeline.domain import PageResult, PageTask, StageName, TextSource, Verdict
+from pipeline.failpoints import reached
 from pipeline.page_text import PageText, TextBlock, facts, join_blocks
 from pipeline.protocols import ObjectStore
 from pipeline.stages.page_stage import PageStage
@@ -22,6 +23,7 @@ class TextStage(PageStage):
 
     def process_page(self, task: PageTask) -> PageResult:
         evidence = json.loads(self._store.get(task.inputs["evidence"]))
+        reached("text.got")
         record = read_native(evidence, task.options)
         return PageResult(task=task, artifacts={"text": (record.dump(), ".json")}, facts=facts(record))
 

@@ -13,6 +13,7 @@ from typing import BinaryIO
 
 from pipeline.domain import ArtifactRef
 from pipeline.errors import ArtifactLost, SourceChanged
+from pipeline.failpoints import reached
 from pipeline.stores.disk import discard, translated
 from pipeline.stores.keys import KEY, check_key
 
@@ -50,10 +51,10 @@ class FolderStore:
             self._remove_stale()
 
     def put(self, key: str, content: bytes) -> ArtifactRef:
-        """Store `content`. An equal object stays untouched; a damaged one (cut or changed) is replaced."""
+        """Store `content`. An equal object is only made young again; a damaged one (cut or changed) is replaced."""
         path = self._path(key)
         ref = ArtifactRef(key=key, sha256=hashlib.sha256(content).hexdigest(), size=len(content))
-        if not _is_intact(path, ref):
+        if not _is_intact(path, ref) or not _touched(path):
             with self._writing(path) as file, _translated(path):
                 file.write(content)
         return ref
@@ -97,13 +98,14 @@ class FolderStore:
             return False
         return True
 
-    def keys(self, prefix: str = "") -> Iterator[str]:
+    def keys(self, prefix: str = "", older_than_s: float = 0.0) -> Iterator[str]:
         """Only the part of the tree that can hold `prefix` is walked."""
+        before = time.time() - older_than_s
         folder = prefix.rpartition("/")[0]
         start = self._path(folder) if folder else self._root
         for path in _files(start):
             key = path.relative_to(self._root).as_posix()
-            if key.startswith(prefix) and KEY.fullmatch(key):
+            if key.startswith(prefix) and KEY.fullmatch(key) and (not older_than_s or _put_before(path, before)):
                 yield key
 
     def delete(self, key: str) -> None:
@@ -128,8 +130,10 @@ class FolderStore:
             yield file
             with _translated(path):
                 _finish(file)
+                reached("folder.written")
                 path.parent.mkdir(parents=True, exist_ok=True)
                 temporary.replace(path)
+                reached("folder.renamed")
                 _sync_folder(path.parent)
         finally:
             discard(file, temporary)
@@ -168,6 +172,24 @@ def _is_intact(path: Path, ref: ArtifactRef) -> bool:
     with _translated(path):
         try:
             return path.stat().st_size == ref.size and _digest(path) == ref.sha256
+        except FileNotFoundError:
+            return False
+
+
+def _touched(path: Path) -> bool:
+    """Whether it was still there: what is put again is as young as what is new, so that nobody sweeps it now."""
+    with _translated(path):
+        try:
+            os.utime(path)
+        except FileNotFoundError:
+            return False
+    return True
+
+
+def _put_before(path: Path, before: float) -> bool:
+    with _translated(path):
+        try:
+            return path.stat().st_mtime < before
         except FileNotFoundError:
             return False
 

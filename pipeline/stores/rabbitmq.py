@@ -22,6 +22,7 @@ from pika.exceptions import AMQPError
 from pipeline.backoff import pause_s
 from pipeline.domain import EventKind, Message
 from pipeline.errors import BrokerUnavailable, InfrastructureError, MalformedMessage
+from pipeline.failpoints import reached
 from pipeline.stores.rabbitmq_confirms import ConfirmedChannel, Letter
 from pipeline.stores.rabbitmq_connection import CLIENT_ERRORS, close, connect, explain, serve
 from pipeline.stores.rabbitmq_options import RabbitmqOptions
@@ -94,8 +95,10 @@ class RabbitmqBroker:
                 return
         if error is None:
             delivery.channel.basic_ack(delivery.tag)
+            reached("consumer.acked")
         elif isinstance(error, MalformedMessage):
             self._bury(delivery, error)
+            reached("consumer.buried")
             delivery.channel.basic_ack(delivery.tag)
         else:
             log.error("handling a message crashed: it is given back", exc_info=error)

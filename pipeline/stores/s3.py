@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 from collections.abc import Generator, Iterator
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -73,12 +74,14 @@ class S3Store(S3Multipart):
         check_key(ref.key)
         return self._cache.fetch(ref, self._open)
 
-    def keys(self, prefix: str = "") -> Iterator[str]:
-        """One request for a thousand keys. What is no key of ours (a folder's marker) is left out."""
+    def keys(self, prefix: str = "", older_than_s: float = 0.0) -> Iterator[str]:
+        """One request for a thousand keys. What is no key of ours (a folder's marker) is left out. The bucket's time of
+        an object is compared with this node's clock, as in `open_uploads`."""
+        before = datetime.now(UTC) - timedelta(seconds=older_than_s)
         for answer in self._pages("list_objects_v2", Prefix=self._prefix + prefix):
             for entry in answer.get("Contents", ()):
                 key = entry["Key"].removeprefix(self._prefix)
-                if KEY.fullmatch(key):
+                if KEY.fullmatch(key) and (not older_than_s or entry["LastModified"] < before):
                     yield key
 
     def delete(self, key: str) -> None:

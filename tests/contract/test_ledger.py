@@ -596,3 +596,41 @@ def test_a_very_long_printed_label_is_cut(ledger: SqlLedger) -> None:
     draft = dataclasses.replace(driver.draft_of(claimed[1], "A", 1), page_labels=["頁" * 1000])
     ledger.submissions.accept(claimed[0], draft)
     assert driver.claim(ledger, StageName.RENDER).tasks[0].page_label == "頁" * 255
+
+
+# Waiting
+
+
+def put_off(ledger: SqlLedger) -> None:
+    window = driver.claim(ledger, StageName.RENDER)
+    away = [Deferred(task_id=task.id, code="store_unavailable", message="away", delay_s=5) for task in window.tasks]
+    ledger.tasks.settle(window.token, away)
+
+
+def test_what_waits_is_told_with_since_when_and_stalls_after_a_while(ledger: SqlLedger, clock: Clock) -> None:
+    driver.submit(ledger)
+    version = driver.take_in(ledger)
+    for _ in range(3):
+        put_off(ledger)
+        clock.pass_seconds(200)
+    (waiting,) = ledger.views.status("acme").waiting
+    assert (waiting.stage, waiting.code, waiting.pages) == ("render", "store_unavailable", 3)
+    assert (waiting.seconds, waiting.stalled) == (600, True)
+    assert ledger.views.waiting(version) == [waiting]
+    assert list(ledger.views.status("other").waiting) == []
+    driver.finish(ledger, driver.claim(ledger, StageName.RENDER))
+    assert list(ledger.views.status(None).waiting) == ledger.views.waiting(version) == []
+    assert attempts(ledger, StageName.RENDER) == [0, 0, 0]
+
+
+def test_a_source_that_waits_is_told_with_since_when(ledger: SqlLedger, clock: Clock) -> None:
+    driver.submit(ledger)
+    for _ in range(2):
+        claimed = ledger.submissions.claim(LEASE_S, WORKER)
+        assert claimed is not None
+        ledger.submissions.defer(claimed[0], "store_unavailable", "away", 5)
+        clock.pass_seconds(100)
+    (waiting,) = ledger.views.status(None).waiting
+    assert (waiting.stage, waiting.seconds, waiting.stalled) == ("intake", 200, False)
+    driver.take_in(ledger)
+    assert list(ledger.views.status(None).waiting) == []

@@ -210,6 +210,15 @@ ODD = [
 ]
 
 
+def test_what_was_put_lately_is_young_also_if_it_was_there(store: ObjectStore) -> None:
+    store.put(KEY, b"pixels")
+    time.sleep(2.1)  # S3's times have whole seconds
+    assert list(store.keys(older_than_s=1.0)) == [KEY]
+    assert list(store.keys(older_than_s=3600.0)) == []
+    store.put(KEY, b"pixels")
+    assert list(store.keys(older_than_s=1.0)) == []
+
+
 @pytest.mark.parametrize("key", ODD)
 def test_an_odd_key_is_refused_everywhere(store: ObjectStore, key: str) -> None:
     ref = ArtifactRef(key=key, sha256="0" * 64, size=1)

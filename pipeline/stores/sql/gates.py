@@ -34,6 +34,7 @@ from pipeline.stores.sql.tables import (
     submissions,
     version_builds,
     versions,
+    waivers,
 )
 from pipeline.stores.sql.tasks import Tasks
 
@@ -191,13 +192,26 @@ def _context(chosen: AnyRow) -> Any:
 
 def _prove(connection: Connection, version_id: str, build: IndexBuild) -> list[PageProof] | None:
     """One proof a page, in page order; None if any page is not finished."""
-    proofs = []
+    proofs, decided = [], waived(connection, version_id)
     for page in plan_pages(connection, pages.c.version_id == version_id, [build]):
         proof = prove_page(version_id, page.row.page_index, page.row.page_label, page.steps, build)
         if proof is None:
             return None
-        proofs.append(proof)
+        proofs.append(_with_waiver(proof, decided))
     return sorted(proofs, key=lambda proof: proof.page_index)
+
+
+def waived(connection: Connection, version_id: str) -> set[tuple[int, str, str]]:
+    """Page index, stage and error code of the failures that somebody decided to do without."""
+    query = select(waivers).where(waivers.c.version_id == version_id)
+    return {(row.page_index, row.stage, row.error_code) for row in connection.execute(query)}
+
+
+def _with_waiver(proof: PageProof, decided: set[tuple[int, str, str]]) -> PageProof:
+    failure = proof.failure
+    if failure is None or (failure.page_index, failure.stage, failure.code) not in decided:
+        return proof
+    return dataclasses.replace(proof, failure=dataclasses.replace(failure, waived=True))
 
 
 def _touch(connection: Connection, chosen: AnyRow, now: int) -> None:
@@ -226,6 +240,7 @@ def _write_manifest(connection: Connection, work: GateWork) -> None:
             **records.stored(proof.artifacts),
         }
         for proof in work.pages
+        if proof.point_id
     ]
     connection.execute(insert(served_pages), rows)
 

@@ -15,7 +15,9 @@ from sqlalchemy import Connection, func, select
 from pipeline.domain import StageName, VersionBuildState
 from pipeline.errors import ConfigurationError
 from pipeline.stores.sql.advancing import advance_version, current_profile
+from pipeline.stores.sql.audits import Audits
 from pipeline.stores.sql.database import Database
+from pipeline.stores.sql.decisions import Decisions
 from pipeline.stores.sql.gates import Gates
 from pipeline.stores.sql.outbox import Outbox
 from pipeline.stores.sql.registry import Registry
@@ -47,6 +49,8 @@ class SqlLedger:
         self.tasks = Tasks(self.database, code_versions, attempts)
         self.gates = Gates(self.database, self.tasks)
         self.registry = Registry(self.database)
+        self.decisions = Decisions(self.database)
+        self.audits = Audits(self.database, self.tasks)
         self.outbox = Outbox(self.database)
         self.uploads = Uploads(self.database)
         self.views = Views(self.database)

@@ -7,7 +7,7 @@ import uuid
 from collections.abc import Mapping
 from typing import Any
 
-from sqlalchemy import Connection, insert, select, update
+from sqlalchemy import Connection, func, insert, select, update
 
 from pipeline.domain import (
     ArtifactRef,
@@ -99,6 +99,7 @@ class Submissions:
         def work(connection: Connection) -> None:
             again = self._database.now(connection) + int(delay_s * 1e6)
             values = {"error_code": code, "error_message": message, "available_at": again} | FREE
+            values["waiting_since"] = func.coalesce(submissions.c.waiting_since, self._database.now(connection))
             connection.execute(update(submissions).where(submissions.c.token == token).values(**values))
 
         self._database.write(work)
@@ -175,7 +176,7 @@ class Submissions:
         _insert_version(connection, document.id, draft, now)
         _take_metadata(connection, draft.version_id, held, now)
         values = {"state": SubmissionState.PROCESSING, "version_id": draft.version_id, "lease_until": None}
-        values |= {"error_code": None, "error_message": None}
+        values |= {"error_code": None, "error_message": None, "waiting_since": None}
         connection.execute(update(submissions).where(submissions.c.id == held.id).values(**values))
         if advance_version(connection, draft.version_id, now) == 0:
             _settle_known(connection, document, held, draft.version_id, now)
@@ -208,7 +209,7 @@ def end(
         page = failure.page_index if failure.page_index >= 0 else None
         outcome |= {"error_code": failure.code, "error_message": failure.message}
         outcome |= {"error_stage": failure.stage, "error_page": page}
-    values = {**outcome, "ended_at": now, "lease_until": None}
+    values = {**outcome, "ended_at": now, "lease_until": None, "waiting_since": None}
     connection.execute(update(submissions).where(submissions.c.id.in_(ending)).values(**values))
     tell(connection, ending, EventKind(f"submission.{state}"), outcome, now)
 

@@ -99,6 +99,7 @@ submissions = Table(
     Column("created_at", Micros, nullable=False),
     Column("ended_at", Micros),
     Column("upload", JSON),
+    Column("waiting_since", Micros),
     UniqueConstraint("document_id", "revision", name="submissions_revision"),
     Index("submissions_claim", "state", "created_at"),
     Index("submissions_version", "version_id"),
@@ -162,6 +163,7 @@ page_tasks = Table(
     Column("error_message", Prose),
     Column("seconds", Float),
     Column("finished_at", Micros),
+    Column("waiting_since", Micros),
     UniqueConstraint("page_id", "stage", "fingerprint", name="page_tasks_identity"),
     Index("page_tasks_claim", "stage", "state", "priority", "order_key", "id"),
     Index("page_tasks_lease", "state", "lease_until"),
@@ -198,6 +200,19 @@ served_pages = Table(
     Column("image", JSON, nullable=False),
     Column("text", JSON, nullable=False),
     UniqueConstraint("point_id", name="served_pages_point"),
+    **MYSQL,
+)
+
+waivers = Table(
+    "waivers",
+    metadata,
+    Column("version_id", Id, primary_key=True),
+    Column("page_index", Integer, primary_key=True, autoincrement=False),
+    Column("stage", Word, primary_key=True),
+    Column("error_code", Word, primary_key=True),
+    Column("who", String(255), nullable=False),
+    Column("why", Prose, nullable=False),
+    Column("created_at", Micros, nullable=False),
     **MYSQL,
 )
 

@@ -128,20 +128,21 @@ class Tasks:
         now = self._database.now(connection)
         by_task = {outcome.task_id: outcome for outcome in outcomes}
         page_ids = _lock_pages(connection, list(by_task))
-        query = select(page_tasks.c.id, page_tasks.c.attempts).where(
+        query = select(page_tasks.c.id, page_tasks.c.attempts, page_tasks.c.waiting_since).where(
             page_tasks.c.token == token,
             page_tasks.c.state == TaskState.LEASED,
             page_tasks.c.id.in_(list(by_task)),
         )
         held = connection.execute(query.with_for_update()).all()
-        changes = [{"task": row.id, **self._change(by_task[row.id], row.attempts, now)} for row in held]
+        changes = [{"task": row.id, **self._change(by_task[row.id], row, now)} for row in held]
         _update_held(connection, token, changes)
         self._reopen_inputs(connection, [by_task[row.id] for row in held], now)
         advance(connection, page_ids, now)
         return len(held)
 
-    def _change(self, outcome: Outcome, attempts: int, now: int) -> dict[str, Any]:
+    def _change(self, outcome: Outcome, row: AnyRow, now: int) -> dict[str, Any]:
         """The new column values of one held row. A done row keeps its token, which settles an unknown commit."""
+        attempts, since = row.attempts, row.waiting_since or now
         change: dict[str, Any] = {
             "state": TaskState.PENDING,
             "outputs": None,
@@ -152,6 +153,7 @@ class Tasks:
             "available_at": now,
             "seconds": None,
             "finished_at": None,
+            "waiting_since": None,
         }
         match outcome:
             case Done():
@@ -165,10 +167,10 @@ class Tasks:
                 change["available_at"] = now + _backoff(attempts)
             case Deferred():
                 change |= {"error_code": outcome.code, "error_message": outcome.message}
-                change["available_at"] = now + int(outcome.delay_s * 1e6)
+                change |= {"available_at": now + int(outcome.delay_s * 1e6), "waiting_since": since}
             case InputLost():
                 change |= {"error_code": "artifact_lost", "error_message": f"{outcome.key} is lost"}
-                change["available_at"] = now + LOST_INPUT_MICROS
+                change |= {"available_at": now + LOST_INPUT_MICROS, "waiting_since": since}
         return change
 
     def _reopen_inputs(self, connection: Connection, outcomes: Sequence[Outcome], now: int) -> None:

@@ -18,7 +18,6 @@ from pipeline.domain import (
     StageView,
     Submission,
     SubmissionState,
-    TaskState,
     VersionBuildState,
     VersionView,
     Waiting,
@@ -40,6 +39,9 @@ from pipeline.stores.sql.tables import (
     versions,
 )
 
+WAITING = ("error_code", "error_message", "waiting_since")
+"""Columns that say what a row waits for."""
+
 
 class Views:
     """See `pipeline.protocols.LedgerViews` for the contract."""
@@ -52,6 +54,13 @@ class Views:
 
     def status(self, org: str | None) -> LedgerStatus:
         return self._database.read(lambda connection: _status(connection, org, self._database.now(connection)))
+
+    def waiting(self, version_id: str) -> list[Waiting]:
+        def work(connection: Connection) -> list[Waiting]:
+            mine = _waiting_tasks(page_tasks.c.version_id == version_id)
+            return _by_reason(connection, mine, self._database.now(connection))
+
+        return self._database.read(work)
 
     def progress(self, version_ids: Sequence[str]) -> dict[tuple[str, str], int]:
         def work(connection: Connection) -> dict[tuple[str, str], int]:
@@ -140,7 +149,7 @@ def _status(connection: Connection, org: str | None, now: int) -> LedgerStatus:
         pages_searchable=int(searchable[1]),
         tasks=_tasks_by_state(connection, _of_org(org)),
         rates=_rates(connection, now),
-        waiting=_waiting(connection, now),
+        waiting=_waiting(connection, org, now),
     )
 
 
@@ -172,23 +181,33 @@ def _rates(connection: Connection, now: int) -> dict[str, int]:
     return _pairs(connection, query.group_by(page_tasks.c.stage))
 
 
-def _waiting(connection: Connection, now: int) -> list[Waiting]:
+def _waiting(connection: Connection, org: str | None, now: int) -> list[Waiting]:
     """What is put off, and on what: rows that go back again and again without being charged."""
-    tasks = select(page_tasks.c.stage, page_tasks.c.error_code, page_tasks.c.error_message).where(
-        page_tasks.c.state == TaskState.PENDING, page_tasks.c.available_at > now
+    mine = documents.c.org == org if org else literal(value=True)
+    columns = (submissions.c[name] for name in WAITING)
+    intake = (
+        select(literal("intake"), *columns)
+        .join(documents, documents.c.id == submissions.c.document_id)
+        .where(submissions.c.waiting_since.is_not(None), mine)
     )
-    intake = select(literal("intake"), submissions.c.error_code, submissions.c.error_message).where(
-        submissions.c.state == SubmissionState.QUEUED, submissions.c.available_at > now
-    )
-    events = select(literal("outbox"), outbox.c.error_code, outbox.c.error_message).where(
+    events = select(literal("outbox"), outbox.c.error_code, outbox.c.error_message, outbox.c.created_at).where(
         outbox.c.published_at.is_(None), outbox.c.error_code.is_not(None)
     )
-    all_of_them = union_all(tasks, intake, events).subquery()
-    stage, code, message = all_of_them.c
-    query = select(stage, code, func.count(), func.max(message)).group_by(stage, code).order_by(stage, code)
+    return _by_reason(connection, union_all(_waiting_tasks(_of_org(org)), intake, events), now)
+
+
+def _waiting_tasks(where: Any) -> Any:
+    columns = (page_tasks.c[name] for name in WAITING)
+    open_ones = page_tasks.c.state.in_(OPEN_TASKS), page_tasks.c.waiting_since.is_not(None)
+    return select(page_tasks.c.stage, *columns).where(*open_ones, where)
+
+
+def _by_reason(connection: Connection, rows: Any, now: int) -> list[Waiting]:
+    stage, code, message, since = rows.subquery().c
+    query = select(stage, code, func.count(), func.max(message), func.min(since)).group_by(stage, code)
     return [
-        Waiting(stage=row[0], code=row[1] or "", pages=row[2], message=row[3] or "")
-        for row in connection.execute(query)
+        Waiting(stage=row[0], code=row[1] or "", pages=row[2], message=row[3] or "", seconds=(now - row[4]) / 1e6)
+        for row in connection.execute(query.order_by(stage, code))
     ]
 
 
@@ -204,6 +223,7 @@ def _served(connection: Connection, build: IndexBuild, scope: Scope, point_ids: 
             versions.c.title,
             versions.c.metadata,
             version_builds.c.about,
+            version_builds.c.report,
             pages.c.page_label,
         )
         .join(versions, versions.c.id == served_pages.c.version_id)
@@ -276,12 +296,15 @@ def _served_page(row: AnyRow, about: Mapping[str, Any]) -> ServedPage:
         page_label=row.page_label,
         image=ArtifactRef(**row.image),
         text=ArtifactRef(**row.text),
+        missing_pages=[failure["page_index"] for failure in (row.report or {}).get("waived", ())],
     )
 
 
 def _version(connection: Connection, version_id: str, org: str | None) -> VersionView | None:
     query = (
-        select(versions, documents.c.org, documents.c.source_uri, documents.c.current_version_id)
+        select(
+            versions, documents.c.org, documents.c.source_uri, documents.c.current_version_id, documents.c.deleted_at
+        )
         .join(documents, documents.c.id == versions.c.document_id)
         .where(or_(versions.c.id == version_id, _of_submission(version_id), _of_document(version_id)))
     )
@@ -301,7 +324,7 @@ def _version(connection: Connection, version_id: str, org: str | None) -> Versio
         title=records.about(row)["title"],
         metadata=DocumentMetadata.model_validate(row.metadata or {}),
         notes=row.notes,
-        current=row.current_version_id == row.id,
+        current=row.current_version_id == row.id and row.deleted_at is None,
         gates={gate.build_id: {"state": gate.state, "report": gate.report} for gate in connection.execute(gates)},
     )
 
