@@ -517,6 +517,16 @@ class Waiting:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class Quarantine:
+    """Pages that were given up for one reason; `retry` puts them back, `waive` does without them."""
+
+    stage: str
+    code: str
+    pages: int
+    message: str
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class LedgerStatus:
     submissions: Mapping[str, int]
     documents_searchable: int
@@ -526,6 +536,7 @@ class LedgerStatus:
     rates: Mapping[str, int]
     """Stage → pages finished in the last minute."""
     waiting: Sequence[Waiting]
+    quarantined: Sequence[Quarantine]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)

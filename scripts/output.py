@@ -78,6 +78,7 @@ def status_record(status: LedgerStatus) -> dict[str, Any]:
         "tasks": tasks,
         "pages_per_minute": dict(status.rates),
         "waiting": [_waiting_record(waiting) for waiting in status.waiting],
+        "quarantined": [dataclasses.asdict(given_up) for given_up in status.quarantined],
     }
 
 
@@ -88,6 +89,9 @@ def print_status(status: LedgerStatus) -> None:
     stdout.print(_stage_table(status))
     for waiting in status.waiting:
         stdout.print(_waiting_words(_waiting_record(waiting)))
+    for given_up in status.quarantined:
+        where = f"{given_up.pages} in {given_up.stage} ({given_up.code}): {given_up.message}"
+        stdout.print(f"given up: {where}; see `retry` and `waive`")
 
 
 def _waiting_record(waiting: Waiting) -> dict[str, Any]:

@@ -135,7 +135,11 @@ def test_nobody_deletes_the_document_of_another_tenant_or_a_deleted_one(ledger: 
 
 def test_a_page_that_was_given_up_is_put_back_with_all_its_attempts(ledger: SqlLedger) -> None:
     submission = reject(ledger)
+    (given_up,) = ledger.views.status("acme").quarantined
+    assert (given_up.stage, given_up.code, given_up.pages) == ("render", "page_broken", 1)
+    assert list(ledger.views.status("other").quarantined) == []
     assert ledger.decisions.retry("acme", submission.id) == 1
+    assert list(ledger.views.status("acme").quarantined) == []
     assert get(ledger, submission).state == SubmissionState.PROCESSING
     counts = driver.run_stages(ledger)
     assert counts[StageName.RENDER] == counts[StageName.INDEX] == 1

@@ -14,10 +14,12 @@ from pipeline.domain import (
     IndexBuild,
     LedgerStatus,
     PageView,
+    Quarantine,
     ServedPage,
     StageView,
     Submission,
     SubmissionState,
+    TaskState,
     VersionBuildState,
     VersionView,
     Waiting,
@@ -150,6 +152,7 @@ def _status(connection: Connection, org: str | None, now: int) -> LedgerStatus:
         tasks=_tasks_by_state(connection, _of_org(org)),
         rates=_rates(connection, now),
         waiting=_waiting(connection, org, now),
+        quarantined=_quarantined(connection, org),
     )
 
 
@@ -179,6 +182,22 @@ def _rates(connection: Connection, now: int) -> dict[str, int]:
     """Pages finished in the last minute, by stage, of all orgs."""
     query = select(page_tasks.c.stage, func.count()).where(page_tasks.c.finished_at > now - 60_000_000)
     return _pairs(connection, query.group_by(page_tasks.c.stage))
+
+
+def _quarantined(connection: Connection, org: str | None) -> list[Quarantine]:
+    mine = documents.c.deleted_at.is_(None), documents.c.org == org if org else literal(value=True)
+    query = (
+        select(page_tasks.c.stage, page_tasks.c.error_code, func.count(), func.max(page_tasks.c.error_message))
+        .join(versions, versions.c.id == page_tasks.c.version_id)
+        .join(documents, documents.c.id == versions.c.document_id)
+        .where(page_tasks.c.state == TaskState.FAILED, *mine)
+        .group_by(page_tasks.c.stage, page_tasks.c.error_code)
+        .order_by(page_tasks.c.stage, page_tasks.c.error_code)
+    )
+    return [
+        Quarantine(stage=row[0], code=row[1] or "", pages=row[2], message=row[3] or "")
+        for row in connection.execute(query)
+    ]
 
 
 def _waiting(connection: Connection, org: str | None, now: int) -> list[Waiting]:
