@@ -26,7 +26,7 @@ from pipeline.domain import (
 from pipeline.errors import LeaseLost
 from pipeline.metadata import DocumentMetadata, Scope
 from pipeline.stages import CODE_VERSIONS
-from pipeline.stores.sql import SqlLedger
+from pipeline.stores.sql import SqlLedger, gates
 from pipeline.stores.sql.tables import builds, documents, metadata, page_tasks, submissions
 from tests import ledger_driver as driver
 from tests.ledger_driver import LEASE_S, WORKER, Clock
@@ -596,6 +596,19 @@ def test_a_very_long_printed_label_is_cut(ledger: SqlLedger) -> None:
     draft = dataclasses.replace(driver.draft_of(claimed[1], "A", 1), page_labels=["頁" * 1000])
     ledger.submissions.accept(claimed[0], draft)
     assert driver.claim(ledger, StageName.RENDER).tasks[0].page_label == "頁" * 255
+
+
+def test_a_version_is_proved_some_pages_at_a_time(ledger: SqlLedger, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gates, "PAGES_AT_ONCE", 2)
+    for count in (1, 2, 3, 5):
+        submission = driver.submit(ledger, f"file:///{count}.pdf")
+        driver.take_in(ledger, "A", pages=count)
+        driver.run_stages(ledger)
+        work = ledger.gates.claim(LEASE_S, WORKER)
+        assert work is not None
+        assert work.document_id == submission.document_id
+        assert [page.page_index for page in work.pages] == list(range(count))
+        assert ledger.gates.settle(work, driver.report_on(work)) == GateVerdict.PROMOTED
 
 
 # Waiting

@@ -165,7 +165,7 @@ def _process(ledger: SqlLedger, index: EdgeIndex) -> None:
         driver.pass_gate(ledger)
 
 
-@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=1000, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(scope=scopes)
 def test_a_question_is_answered_with_what_its_scope_admits_and_nothing_else(library: Library, scope: Scope) -> None:
     assert library.found(scope) == library.expected(scope)

@@ -6,7 +6,7 @@ import dataclasses
 import uuid
 from typing import Any
 
-from sqlalchemy import Connection, delete, exists, func, insert, or_, select, update
+from sqlalchemy import Connection, and_, delete, exists, func, insert, or_, select, update
 
 from pipeline.advance import prove_page
 from pipeline.domain import (
@@ -37,6 +37,8 @@ from pipeline.stores.sql.tables import (
     waivers,
 )
 from pipeline.stores.sql.tasks import Tasks
+
+PAGES_AT_ONCE = 500
 
 
 class Gates:
@@ -84,7 +86,7 @@ class Gates:
             return None
         context = connection.execute(_context(chosen)).one()
         build = records.build(context)
-        proofs = _prove(connection, context.version_id, build)
+        proofs = _prove(connection, context.version_id, context.page_count, build)
         if proofs is None:  # a step was never inserted: do that now, and let the gate come again
             advance_version(connection, context.version_id, now)
             _touch(connection, chosen, now)
@@ -190,14 +192,22 @@ def _context(chosen: AnyRow) -> Any:
     )
 
 
-def _prove(connection: Connection, version_id: str, build: IndexBuild) -> list[PageProof] | None:
-    """One proof a page, in page order; None if any page is not finished."""
-    proofs, decided = [], waived(connection, version_id)
-    for page in plan_pages(connection, pages.c.version_id == version_id, [build]):
-        proof = prove_page(version_id, page.row.page_index, page.row.page_label, page.steps, build)
-        if proof is None:
-            return None
-        proofs.append(_with_waiver(proof, decided))
+def _prove(connection: Connection, version_id: str, page_count: int, build: IndexBuild) -> list[PageProof] | None:
+    """One proof a page, in page order; None if any page is not finished.
+
+    Some pages at a time: their rows hold far more than a proof does, and a version may have 10,000 of them.
+    """
+    proofs: list[PageProof] = []
+    decided = waived(connection, version_id)
+    for first in range(0, page_count, PAGES_AT_ONCE):
+        piece = [pages.c.version_id == version_id, pages.c.page_index >= first]
+        if first + PAGES_AT_ONCE < page_count:  # the last piece has whatever lies behind, too
+            piece.append(pages.c.page_index < first + PAGES_AT_ONCE)
+        for page in plan_pages(connection, and_(*piece), [build]):
+            proof = prove_page(version_id, page.row.page_index, page.row.page_label, page.steps, build)
+            if proof is None:
+                return None
+            proofs.append(_with_waiver(proof, decided))
     return sorted(proofs, key=lambda proof: proof.page_index)
 
 
