@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, SecretStr, ValidationError, model_validator
 from pydantic_settings import (
     BaseSettings,
     NestedSecretsSettingsSource,
@@ -70,6 +70,11 @@ class EncoderSettings(Options):
     name: Literal["lexical"] = "lexical"
 
 
+def _off_is_a_word(value: Any) -> Any:
+    """YAML 1.1 reads a bare ``off`` as false."""
+    return "off" if value is False else value
+
+
 class PdfLimits(Options):
     """What one file and one page may cost. Not part of the profile: they change failures, not artifacts."""
 
@@ -78,11 +83,13 @@ class PdfLimits(Options):
     longest_side_in: Annotated[float, Field(gt=0)] = 200.0
     seconds_per_page: Annotated[float, Field(gt=0)] = 20.0
     memory_bytes: Annotated[int, Field(gt=0)] = 2 * 1024**3
-    """Address space of the child process."""
+    """Address space of the child process, the mapped file included."""
     text_bytes: Annotated[int, Field(gt=0)] = 10_000_000
     """Extracted text of one page."""
     pages_per_child: Annotated[int, Field(gt=0)] = 2_000
     """The child is replaced after this many pages."""
+    sandbox: Annotated[Literal["required", "off"], BeforeValidator(_off_is_a_word)] = "required"
+    """A seccomp filter that leaves the child no file, socket or process to open; off is for machines without one."""
 
 
 class PoolSettings(Options):

@@ -1,9 +1,10 @@
 # mypy: untyped-calls-exclude=pymupdf
 """The parser's child process: ``python -m pipeline.pdf.child``. Reads requests from stdin, answers on stdout.
 
-It is confined before it sees a file: address space, file sizes and descriptors are limited, no core is
-written, and it is killed with its parent. It never writes a file and never opens a socket. Importing it must
-not load pydantic, SQLAlchemy or Ray: start-up is 0.15 s, most of it pymupdf and numpy.
+It is confined before it sees a file: address space, CPU time, file sizes and descriptors are limited, no core is
+written, it is killed with its parent, and a seccomp filter leaves it no way to open a path or a socket or to start
+a process. The file to read comes as an open descriptor. Importing it must not load pydantic, SQLAlchemy or Ray:
+start-up is 0.2 s, most of it pymupdf and numpy.
 """
 
 from __future__ import annotations
@@ -13,23 +14,25 @@ import ctypes
 import os
 import resource
 import signal
+import socket
 import sys
-from pathlib import Path
 from typing import Any
 
 import pymupdf
 
-from pipeline.errors import PageBroken, PagegateError, ParserMemory
-from pipeline.pdf.document import MEMORY_ERRORS, PARSER_ERRORS, OpenPdf
+from pipeline.errors import EngineUnavailable, PageBroken, PagegateError, ParserMemory
+from pipeline.pdf.document import MEMORY_ERRORS, PARSER_ERRORS, OpenPdf, map_file
 from pipeline.pdf.frames import Frame, FrameBounds, read_frame, write_frame
+from pipeline.pdf.handover import receive_file
 from pipeline.pdf.page import PageOptions, read_page
+from pipeline.pdf.sandbox import enter_sandbox
+from pipeline.pdf.warmup import warm_up
 
-_REQUEST_BOUNDS = FrameBounds(header=100_000, blobs=100_000)
+_REQUEST_BOUNDS = FrameBounds(header=10_000, blobs=0)
 _PR_SET_PDEATHSIG = 1
 _FILE_BYTES = 1 << 20
 """For the parent's file behind stderr; nothing else is open for writing."""
 _DESCRIPTORS = 64
-_PAGE_BYTES = os.sysconf("SC_PAGESIZE")
 
 
 class Session:
@@ -37,12 +40,12 @@ class Session:
 
     def __init__(self) -> None:
         self._pdf: OpenPdf | None = None
-        self._key: tuple[Any, ...] = ()
+        self._source: dict[str, int] = {}
 
-    def answer(self, request: Frame) -> Frame:
-        """The answer to one request; every failure that has a name is an answer, too."""
+    def answer(self, request: Frame, fd: int) -> Frame:
+        """The answer to one request about the file open at `fd`; a failure that has a name is an answer, too."""
         try:
-            return self._answer(request)
+            return self._answer(request.header, fd)
         except PagegateError as error:
             return Frame({"error": error.code, "message": error.message})
         except MEMORY_ERRORS:
@@ -50,27 +53,25 @@ class Session:
         except PARSER_ERRORS as error:
             return Frame({"error": PageBroken.code, "message": f"the parser refuses it: {error}"[:500]})
 
-    def _answer(self, request: Frame) -> Frame:
-        header = request.header
+    def _answer(self, header: dict[str, Any], fd: int) -> Frame:
         if header["do"] == "inspect":
-            return Frame(self._open(request.blobs[0], fresh=True).describe(header["max_pages"]))
-        reading = read_page(self._open(request.blobs[0]), header["index"], PageOptions(**header["options"]))
+            return Frame(self._open(fd, header["source"], fresh=True).describe(header["max_pages"]))
+        reading = read_page(self._open(fd, header["source"]), header["index"], PageOptions(**header["options"]))
         width, height, dpi = reading.picture.width, reading.picture.height, reading.picture.dpi
         facts = {"suffix": reading.suffix, "width": width, "height": height, "dpi": dpi}
         return Frame(facts, (reading.image, reading.evidence))
 
-    def _open(self, path: bytes, *, fresh: bool = False) -> OpenPdf:
-        key = _identity(path)
-        if self._pdf is None or key != self._key or fresh:
+    def _open(self, fd: int, source: dict[str, int], *, fresh: bool = False) -> OpenPdf:
+        """`source` tells files apart; its size is what is mapped."""
+        if self._pdf is None or source != self._source or fresh:
             self._close()
-            self._pdf, self._key = OpenPdf(path), key
+            self._pdf, self._source = OpenPdf(map_file(fd, source["size"])), source
         return self._pdf
 
     def _close(self) -> None:
         if self._pdf is not None:
             self._pdf.close()
             self._pdf = None
-            pymupdf.TOOLS.store_shrink(100)
 
 
 def main() -> None:
@@ -78,28 +79,41 @@ def main() -> None:
     arguments = argparse.ArgumentParser()
     arguments.add_argument("--parent", type=int, required=True)
     arguments.add_argument("--memory-bytes", type=int, required=True)
+    arguments.add_argument("--cpu-seconds", type=int, required=True)
+    arguments.add_argument("--sandbox", choices=("required", "off"), required=True)
     options = arguments.parse_args()
-    answers = _guard_stdout()
+    answers, requests = _guard_stdout(), socket.socket(fileno=sys.stdin.fileno())
     die_with(options.parent)
-    confine(options.memory_bytes)
+    try:
+        shut_off(options.memory_bytes, options.cpu_seconds, sandbox=options.sandbox == "required")
+    except EngineUnavailable as error:
+        write_frame(answers, Frame({"error": error.code, "message": error.message}))
+    else:
+        _serve(requests, answers)
+
+
+def shut_off(memory_bytes: int, cpu_seconds: int, *, sandbox: bool) -> None:
+    """All that this process gives up before it sees a file. Raises `EngineUnavailable`."""
     pymupdf.TOOLS.mupdf_display_errors(False)
     pymupdf.TOOLS.mupdf_display_warnings(False)
-    _serve(answers)
+    confine(memory_bytes, cpu_seconds)
+    warm_up()
+    if sandbox:
+        enter_sandbox()
 
 
-def _serve(answers: int) -> None:
+def _serve(requests: socket.socket, answers: int) -> None:
     session = Session()
-    _write(answers, Frame({"ready": True}))
+    write_frame(answers, Frame({"ready": True}))
     while True:
         try:
-            request = read_frame(sys.stdin.fileno(), _REQUEST_BOUNDS)
+            fd = receive_file(requests)
+            request = read_frame(requests.fileno(), _REQUEST_BOUNDS)
         except EOFError:
             return
-        _write(answers, session.answer(request))
-
-
-def _write(answers: int, frame: Frame) -> None:
-    write_frame(answers, Frame({**frame.header, "rss": _resident_bytes()}, frame.blobs))
+        answer = session.answer(request, fd)
+        os.close(fd)
+        write_frame(answers, answer)
 
 
 def _guard_stdout() -> int:
@@ -116,28 +130,17 @@ def die_with(parent: int) -> None:
         sys.exit("the parent is gone")
 
 
-def confine(memory_bytes: int) -> None:
-    """Limits that this process cannot raise again."""
+def confine(memory_bytes: int, cpu_seconds: int) -> None:
+    """Limits that this process cannot raise again. `cpu_seconds` holds even while the parent is stopped."""
     for kind, most in (
         (resource.RLIMIT_CORE, 0),
         (resource.RLIMIT_FSIZE, _FILE_BYTES),
         (resource.RLIMIT_NOFILE, _DESCRIPTORS),
+        (resource.RLIMIT_NPROC, 0),  # root is exempt from it, so it only stands in where the filter is off
+        (resource.RLIMIT_CPU, cpu_seconds),
         (resource.RLIMIT_AS, memory_bytes),
     ):
         resource.setrlimit(kind, (most, most))
-
-
-def _identity(path: bytes) -> tuple[Any, ...]:
-    """Changes when another file stands at `path`; a missing one is found out on opening."""
-    try:
-        status = Path(os.fsdecode(path)).stat()
-    except FileNotFoundError:
-        return (path,)
-    return (path, status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns)
-
-
-def _resident_bytes() -> int:
-    return int(Path("/proc/self/statm").read_text().split()[1]) * _PAGE_BYTES
 
 
 if __name__ == "__main__":

@@ -3,13 +3,13 @@
 
 from __future__ import annotations
 
-import os
+import mmap
 from typing import Any
 
 import pymupdf
 from pymupdf import mupdf
 
-from pipeline.errors import Encrypted, NoPages, NotAPdf, PageBroken, ParserMemory, SourceMissing, TooManyPages
+from pipeline.errors import Encrypted, NoPages, NotAPdf, PageBroken, ParserMemory, TooManyPages
 from pipeline.pdf.labels import page_labels
 from pipeline.pdf.words import clean_line
 
@@ -25,24 +25,24 @@ _NAME_CHARS = 255
 
 
 class OpenPdf:
-    """One file, kept open between requests for its pages.
+    """One file's content, kept open between requests for its pages, and not copied.
 
-    Raises `SourceMissing`, `NotAPdf`, `Encrypted`, `ParserMemory`.
+    Raises `NotAPdf`, `Encrypted`, `ParserMemory`.
     """
 
-    def __init__(self, path: bytes) -> None:
-        try:
-            fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-        except FileNotFoundError as error:
-            raise SourceMissing("the file is gone") from error
-        try:
-            self._document = _open(fd)
-        finally:
-            os.close(fd)
+    def __init__(self, content: mmap.mmap | bytes) -> None:
+        self._content = content
+        self._view = memoryview(content)
+        self._document = _open(self._view)
         self._labels: list[str] | None = None
 
     def close(self) -> None:
+        """Unmaps the content last: until then the parser has pointers into it."""
         self._document.close()
+        pymupdf.TOOLS.store_shrink(100)
+        self._view.release()
+        if isinstance(self._content, mmap.mmap):
+            self._content.close()
 
     @property
     def page_count(self) -> int:
@@ -123,13 +123,25 @@ class OpenPdf:
         return mupdf.pdf_document_from_fz_document(self._document.this)
 
 
-def _open(fd: int) -> pymupdf.Document:
-    """Through the descriptor, so that what was checked is what is opened, whatever the file's name is."""
-    if b"%PDF-" not in os.pread(fd, _HEADER_BYTES, 0):
+def map_file(fd: int, size: int) -> mmap.mmap | bytes:
+    """The content of an open file, read-only. Raises `ParserMemory` where it finds no room in limits.memory_bytes.
+
+    A file that is cut short later is a SIGBUS, which the parent sees as a crash.
+    """
+    if size == 0:
+        return b""
+    try:
+        return mmap.mmap(fd, size, prot=mmap.PROT_READ)  # given a size, it does without the fstat it may not make
+    except (OSError, ValueError) as error:
+        raise ParserMemory(f"the file's {size:,} bytes cannot be mapped: {error}") from error
+
+
+def _open(content: memoryview) -> pymupdf.Document:
+    if b"%PDF-" not in bytes(content[:_HEADER_BYTES]):
         raise NotAPdf(f"no %PDF- in its first {_HEADER_BYTES} bytes: it is no PDF, whatever its name says")
     pymupdf.TOOLS.reset_mupdf_warnings()
     try:
-        document = pymupdf.open(f"/proc/self/fd/{fd}", filetype="pdf")
+        document = pymupdf.open(stream=content, filetype="pdf")
     except MEMORY_ERRORS as error:
         raise ParserMemory("no memory to open the file") from error
     except PARSER_ERRORS as error:

@@ -1,4 +1,4 @@
-"""Frames: how the parser's child and its parent talk over two pipes. A JSON header, then blobs; never pickle.
+"""Frames: how the parser's child and its parent talk over a socket and a pipe. A JSON header, then blobs; never pickle.
 
 On the wire: header size (4 bytes, big endian), size of all blobs (8 bytes), the header, the blobs. The
 header's ``sizes`` splits the blobs. A reader checks both sizes against its bounds before it reads on.
@@ -64,15 +64,17 @@ def read_frame(fd: int, bounds: FrameBounds, deadline: float | None = None) -> F
 def _parse_header(encoded: bytearray) -> dict[str, Any]:
     try:
         header = json.loads(encoded)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise FrameError("a frame whose header is not JSON") from error
     if not isinstance(header, dict):
         raise FrameError("a frame whose header is not an object")
     return header
 
 
-def _split(blobs: memoryview, sizes: list[int]) -> tuple[bytes, ...]:
-    if any(size < 0 for size in sizes) or sum(sizes) != len(blobs):
+def _split(blobs: memoryview, sizes: Any) -> tuple[bytes, ...]:
+    if not isinstance(sizes, list) or not all(type(size) is int and size >= 0 for size in sizes):
+        raise FrameError("a frame whose sizes are no list of sizes")
+    if sum(sizes) != len(blobs):
         raise FrameError("a frame whose sizes do not add up")
     ends = [sum(sizes[: i + 1]) for i in range(len(sizes))]
     return tuple(bytes(blobs[end - size : end]) for size, end in zip(sizes, ends, strict=True))

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import math
 import os
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -15,6 +17,8 @@ from typing import TYPE_CHECKING
 
 from pipeline.errors import EngineUnavailable, ParserCrashed, ParserTimeout
 from pipeline.pdf.frames import Frame, FrameBounds, FrameError, read_frame, wait_readable, write_frame
+from pipeline.pdf.handover import send_file
+from pipeline.pdf.usage import Usage, read_usage
 
 if TYPE_CHECKING:  # the child imports this package too, and must not load pydantic
     from pipeline.settings import PdfLimits
@@ -25,31 +29,43 @@ TRANSFER_SECONDS = 10.0
 """What a frame may take from its first byte to its last."""
 _PIPE_BYTES = 1 << 20
 """A pipe that takes a whole answer, so that the child goes idle while its parent is busy elsewhere."""
+_CPU_PAGES = 30
+"""A child may use the CPU for as many pages that take all the time they may: far more than it uses for its share
+of ordinary ones, and it is replaced before. The limit ends an endless page whose parent is stopped."""
+_CPU_START_S = 10
 _SOURCE_ROOT = Path(__file__).resolve().parents[2]
 
 
 class ParserProcess:
     """A running `pipeline.pdf.child`. One request is answered at a time.
 
+    Requests go over a socket, because open files go with them; answers come over a pipe.
+
     The child dies with the *thread* that started it (PR_SET_PDEATHSIG), at the latest when stdin closes.
     Raises `EngineUnavailable` where it cannot be started at all.
     """
 
     def __init__(self, limits: PdfLimits) -> None:
+        self._cpu_seconds = _cpu_seconds(limits)
         self._stderr = tempfile.TemporaryFile()  # noqa: SIM115 (closed by kill)
-        self._process = subprocess.Popen(  # noqa: S603 (our own interpreter and module)
-            _command(limits),
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=self._stderr,
-            env=_minimal_environment(),
-            cwd="/",
-            start_new_session=True,
-        )
+        self._requests, theirs = socket.socketpair()
+        self._requests.shutdown(socket.SHUT_RD)
+        with theirs:
+            self._process = subprocess.Popen(  # noqa: S603 (our own interpreter and module)
+                _command(limits),
+                stdin=theirs.fileno(),
+                stdout=subprocess.PIPE,
+                stderr=self._stderr,
+                env=_minimal_environment(),
+                cwd="/",
+                start_new_session=True,
+            )
         self.pages = 0
         """Pages asked for so far."""
-        self.rss = 0
-        """Resident bytes, as of the last answer."""
+        self.requests = 0
+        """Of every kind, so far."""
+        self.usage = Usage()
+        """As of the last answer, or of the moment before it was killed."""
         self.awaited = False
         """Whether an answer is outstanding."""
         with contextlib.suppress(OSError):  # over this user's allowance of pipe pages: slower, not wrong
@@ -60,12 +76,13 @@ class ParserProcess:
     def pid(self) -> int:
         return self._process.pid
 
-    def send(self, frame: Frame) -> None:
-        """Hand over a request. A child that has died shows when its answer is awaited."""
-        assert self._process.stdin is not None  # noqa: S101
+    def send(self, frame: Frame, source: int) -> None:
+        """Hand over a request and the open file it is about. A dead child shows when its answer is awaited."""
         self.awaited = True
-        with contextlib.suppress(BrokenPipeError):
-            write_frame(self._process.stdin.fileno(), frame)
+        self.requests += 1
+        with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+            send_file(self._requests, source)
+            write_frame(self._requests.fileno(), frame)
 
     def receive(self, bounds: FrameBounds, deadline: float) -> Frame:
         """The answer to the last request.
@@ -87,16 +104,21 @@ class ParserProcess:
             self.kill()
             raise ParserCrashed(f"the parser answered nonsense and was killed: {error}") from error
         self.awaited = False
-        self.rss = int(frame.header.pop("rss", 0))
+        self._take_usage()
         return frame
 
     def kill(self) -> None:
         """End the child now. Idempotent."""
+        self._take_usage()
         self._process.kill()
         self._process.wait()
-        for stream in (self._process.stdin, self._process.stdout, self._stderr):
+        for stream in (self._requests, self._process.stdout, self._stderr):
             if stream is not None:
                 stream.close()
+
+    def has_cpu_for(self, seconds: float) -> bool:
+        """Whether it can use so many seconds more before the system ends it."""
+        return self.usage.cpu_s + seconds < self._cpu_seconds
 
     @property
     def _stdout(self) -> int:
@@ -106,13 +128,20 @@ class ParserProcess:
     def _await_start(self) -> None:
         """Wait for the child's first frame, so that no page is charged for the start."""
         try:
-            self.receive(FrameBounds(header=1000, blobs=0), time.monotonic() + START_SECONDS)
+            frame = self.receive(FrameBounds(header=1000, blobs=0), time.monotonic() + START_SECONDS)
         except (ParserTimeout, ParserCrashed) as error:
             self.kill()
             raise EngineUnavailable(
                 f"the PDF parser does not start: {error.message}; "
                 "check that pymupdf is installed and that limits.memory_bytes is enough"
             ) from error
+        if "error" in frame.header:
+            self.kill()
+            raise EngineUnavailable(frame.header["message"])
+
+    def _take_usage(self) -> None:
+        if self._process.returncode is None:  # afterwards its id may be another process's
+            self.usage = read_usage(self.pid) or self.usage
 
     def _last_words(self) -> str:
         """How it ended, and the last line it wrote to stderr; kills it if it only closed its pipe."""
@@ -140,7 +169,17 @@ def _signal_name(number: int) -> str:
 def _command(limits: PdfLimits) -> list[str]:
     """`-P` and `-s`: nothing is imported from the working directory or the user's own packages."""
     here = [sys.executable, "-P", "-s", "-m", "pipeline.pdf.child"]
-    return [*here, f"--parent={os.getpid()}", f"--memory-bytes={limits.memory_bytes}"]
+    return [
+        *here,
+        f"--parent={os.getpid()}",
+        f"--memory-bytes={limits.memory_bytes}",
+        f"--cpu-seconds={_cpu_seconds(limits)}",
+        f"--sandbox={limits.sandbox}",
+    ]
+
+
+def _cpu_seconds(limits: PdfLimits) -> int:
+    return math.ceil(limits.seconds_per_page * _CPU_PAGES) + _CPU_START_S
 
 
 def _minimal_environment() -> dict[str, str]:

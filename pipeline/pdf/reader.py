@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
-import os
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from pipeline import errors
 from pipeline.errors import (
@@ -21,13 +20,15 @@ from pipeline.errors import (
     ParserCrashed,
     ParserMemory,
     ParserTimeout,
-    SourceMissing,
 )
 from pipeline.pdf.frames import Frame, FrameBounds
 from pipeline.pdf.process import ParserProcess
+from pipeline.pdf.source import Source, open_source
 
 if TYPE_CHECKING:  # the child imports this package too, and must not load pydantic
     from pipeline.settings import PdfLimits, RenderOptions
+
+Answer = TypeVar("Answer")
 
 _OPENING_PAGES = 3
 """Opening a file (a repair reads all of it) may take as long as this many pages."""
@@ -35,7 +36,7 @@ _BYTES_PER_PIXEL = 4
 _EVIDENCE_PER_TEXT = 4
 """Evidence adds boxes to the text; more than so many times the text's bound is refused by the child, too."""
 _FRESH_START = (ParserCrashed, ParserTimeout, ParserMemory)
-"""What may be the fault of a page before: worth one try alone in a new child."""
+"""What may be the fault of a page before: worth one try in a new child."""
 _BY_CODE: dict[str, type[PagegateError]] = {
     kind.code: kind
     for kind in vars(errors).values()
@@ -84,11 +85,16 @@ class _Pending:
     bounds: FrameBounds
     deadline: float
 
-    def answer(self) -> Frame:
+    def answer(self, parse: Callable[[Frame], Answer]) -> Answer:
+        """What `parse` makes of the answer; raises the error that it is. Nothing that it says is trusted."""
         frame = self.process.receive(self.bounds, self.deadline)
-        if "error" in frame.header:
-            raise _BY_CODE[frame.header["error"]](frame.header["message"])
-        return frame
+        try:
+            if "error" not in frame.header:
+                return parse(frame)
+            error = _BY_CODE[frame.header["error"]](_field(frame.header, "message", str))
+        except (KeyError, TypeError, ValueError) as nonsense:
+            raise ParserCrashed(f"the parser answered nonsense: {nonsense!r}") from nonsense
+        raise error
 
 
 class PdfReader:
@@ -101,11 +107,18 @@ class PdfReader:
     def __init__(self, limits: PdfLimits) -> None:
         self._limits = limits
         self._process: ParserProcess | None = None
+        self._peak_bytes = 0
 
     @property
     def pid(self) -> int | None:
         """The child's process id, if there is a child now."""
         return self._process.pid if self._process else None
+
+    @property
+    def peak_bytes(self) -> int:
+        """The most that a child of this reader was seen to hold in memory at once; not that of one that crashed."""
+        self._note_peak()
+        return self._peak_bytes
 
     def inspect(self, path: Path) -> PdfInfo:
         """What intake needs to know of the file at `path`.
@@ -113,31 +126,33 @@ class PdfReader:
         Raises `SourceMissing`, `FileTooLarge`, `NotAPdf` (also where the parser crashes or hangs on opening
         it, twice), `NoPages`, `Encrypted`, `TooManyPages`.
         """
-        self._check_file(path)
-        header = {"do": "inspect", "max_pages": self._limits.pages}
-        seconds = self._limits.seconds_per_page * _OPENING_PAGES
-        try:
-            frame = self._ask_twice(Frame(header, (os.fsencode(path),)), self._inspect_bounds(), seconds)
-        except PageError as error:
-            raise NotAPdf(f"{path.name!r} cannot be opened: {error.message}") from error
-        return _to_info(frame.header)
+        with open_source(path) as source:
+            self._check_size(source)
+            try:
+                return self._inspect_twice(source)
+            except PageError as error:
+                raise NotAPdf(f"{path.name!r} cannot be opened: {error.message}") from error
 
     def pages(self, path: Path, indices: Sequence[int], options: RenderOptions) -> Iterator[RenderedPage | PageError]:
         """One result for each of `indices`, in their order; a page's failure is yielded, not raised.
 
-        The child works on the next page while the caller handles the current one. A page at which the child
-        died, hung or ran out of memory gets one more try, alone in a fresh child, before that is its result.
-        Raises `SourceMissing` where there is no file at `path` any more.
+        The child works on the next page while the caller handles the current one, and never on two. A page at
+        which it died, hung or ran out of memory gets one more try, alone in a fresh child, before that is its
+        result; a page that was the first thing its child did was alone already. All pages are of the file that
+        was at `path` when the first was asked for.
+
+        Raises `SourceMissing` where there was none, `StoreUnavailable` where it cannot be opened.
         """
         pending: _Pending | None = None
-        try:
-            for at, index in enumerate(indices):
-                result = self._page(pending, path, index, options)
-                pending = self._post_page(path, indices[at + 1], options) if at + 1 < len(indices) else None
-                yield result
-        finally:
-            if pending is not None:
-                self._drop(pending.process)
+        with open_source(path) as source:
+            try:
+                for at, index in enumerate(indices):
+                    result = self._page(pending, source, index, options)
+                    pending = self._post_page(source, indices[at + 1], options) if at + 1 < len(indices) else None
+                    yield result
+            finally:
+                if pending is not None:
+                    self._drop(pending.process)
 
     def close(self) -> None:
         """Kill the child. The next call starts another."""
@@ -152,43 +167,43 @@ class PdfReader:
     ) -> None:
         self.close()
 
-    def _check_file(self, path: Path) -> None:
-        try:
-            size = path.stat().st_size
-        except FileNotFoundError as error:
-            raise SourceMissing(f"there is no file at {str(path)!r}") from error
-        if size > self._limits.file_bytes:
+    def _check_size(self, source: Source) -> None:
+        if source.size > self._limits.file_bytes:
             raise FileTooLarge(
-                f"{path.name!r} has {size:,} bytes; limits.file_bytes allows {self._limits.file_bytes:,}"
+                f"{source.name!r} has {source.size:,} bytes; limits.file_bytes allows {self._limits.file_bytes:,}"
             )
 
     def _page(
-        self, pending: _Pending | None, path: Path, index: int, options: RenderOptions
+        self, pending: _Pending | None, source: Source, index: int, options: RenderOptions
     ) -> RenderedPage | PageError:
+        pending = pending or self._post_page(source, index, options)
         try:
-            return self._render(pending or self._post_page(path, index, options), index)
-        except _FRESH_START:
-            self.close()
-        try:
-            return self._render(self._post_page(path, index, options), index)
+            return self._render(pending, index)
         except _FRESH_START as error:
             self.close()
-            return type(error)(f"page {index} of {path.name!r}: {error.message}")
+            if pending.process.requests == 1:
+                return _of_page(error, index, source)
+        try:
+            return self._render(self._post_page(source, index, options), index)
+        except _FRESH_START as error:
+            self.close()
+            return _of_page(error, index, source)
 
     def _render(self, pending: _Pending, index: int) -> RenderedPage | PageError:
-        """The answer; raises only what a fresh child may do better, and `SourceMissing`."""
+        """The answer; raises only what a fresh child may do better."""
         try:
-            return _to_page(pending.answer(), index)
-        except (SourceMissing, *_FRESH_START):
+            return pending.answer(lambda frame: _to_page(frame, index))
+        except _FRESH_START:
             raise
         except PageError as error:
             return error
         except DocumentError as error:
             return PageBroken(f"page {index}: the file cannot be opened any more: {error.message}")
 
-    def _post_page(self, path: Path, index: int, options: RenderOptions) -> _Pending:
+    def _post_page(self, source: Source, index: int, options: RenderOptions) -> _Pending:
         header = {
             "do": "page",
+            "source": source.identity,
             "index": index,
             "options": {
                 "dpi": options.dpi,
@@ -200,25 +215,33 @@ class PdfReader:
                 "evidence_bytes": self._limits.text_bytes * _EVIDENCE_PER_TEXT,
             },
         }
-        frame = Frame(header, (os.fsencode(path),))
-        pending = self._post(frame, self._page_bounds(options), self._limits.seconds_per_page)
+        pending = self._post(Frame(header), source, self._page_bounds(options), self._limits.seconds_per_page)
         pending.process.pages += 1
         return pending
 
-    def _ask_twice(self, request: Frame, bounds: FrameBounds, seconds: float) -> Frame:
+    def _inspect_twice(self, source: Source) -> PdfInfo:
+        """Twice even of a fresh child: a document is refused for good, so one bad moment must not do it."""
         try:
-            return self._post(request, bounds, seconds).answer()
+            return self._post_inspect(source).answer(_to_info)
         except _FRESH_START:
             self.close()
         try:
-            return self._post(request, bounds, seconds).answer()
+            return self._post_inspect(source).answer(_to_info)
         except _FRESH_START:
             self.close()
             raise
 
-    def _post(self, request: Frame, bounds: FrameBounds, seconds: float) -> _Pending:
+    def _post_inspect(self, source: Source) -> _Pending:
+        request = Frame({"do": "inspect", "source": source.identity, "max_pages": self._limits.pages})
+        return self._post(request, source, self._inspect_bounds(), self._opening_seconds)
+
+    @property
+    def _opening_seconds(self) -> float:
+        return self._limits.seconds_per_page * _OPENING_PAGES
+
+    def _post(self, request: Frame, source: Source, bounds: FrameBounds, seconds: float) -> _Pending:
         process = self._usable_process()
-        process.send(request)
+        process.send(request, source.fd)
         return _Pending(process, bounds, time.monotonic() + seconds)
 
     def _usable_process(self) -> ParserProcess:
@@ -231,11 +254,19 @@ class PdfReader:
 
     def _is_worn_out(self, process: ParserProcess) -> bool:
         """Memory is judged by what it holds, not by belief."""
-        limits = self._limits
-        return process.pages >= limits.pages_per_child or process.rss > limits.memory_bytes // 2
+        return (
+            process.pages >= self._limits.pages_per_child
+            or process.usage.anonymous > self._limits.memory_bytes // 2
+            or not process.has_cpu_for(self._opening_seconds)
+        )
+
+    def _note_peak(self) -> None:
+        if self._process is not None:
+            self._peak_bytes = max(self._peak_bytes, self._process.usage.peak)
 
     def _drop(self, process: ParserProcess) -> None:
         process.kill()
+        self._note_peak()
         if self._process is process:
             self._process = None
 
@@ -247,14 +278,22 @@ class PdfReader:
         return FrameBounds(header=100_000, blobs=options.max_pixels * _BYTES_PER_PIXEL + evidence + 1_000_000)
 
 
-def _to_info(header: dict[str, Any]) -> PdfInfo:
+def _of_page(error: PageError, index: int, source: Source) -> PageError:
+    return type(error)(f"page {index} of {source.name!r}: {error.message}")
+
+
+def _to_info(frame: Frame) -> PdfInfo:
+    header = frame.header
+    labels = _words(header, "page_labels")
+    if len(labels) != _field(header, "page_count", int):
+        raise ValueError("not as many labels as pages")
     return PdfInfo(
-        page_count=header["page_count"],
-        title=header["title"],
-        page_labels=tuple(header["page_labels"]),
-        repaired=header["repaired"],
-        attachments=tuple(header["attachments"]),
-        xfa=header["xfa"],
+        page_count=len(labels),
+        title=_field(header, "title", str),
+        page_labels=labels,
+        repaired=_field(header, "repaired", bool),
+        attachments=_words(header, "attachments"),
+        xfa=_field(header, "xfa", bool),
     )
 
 
@@ -264,9 +303,23 @@ def _to_page(frame: Frame, index: int) -> RenderedPage:
     return RenderedPage(
         page_index=index,
         image=image,
-        image_suffix=header["suffix"],
-        width=header["width"],
-        height=header["height"],
-        dpi=header["dpi"],
+        image_suffix=_field(header, "suffix", str),
+        width=_field(header, "width", int),
+        height=_field(header, "height", int),
+        dpi=_field(header, "dpi", float),
         evidence=evidence,
     )
+
+
+def _words(header: dict[str, Any], name: str) -> tuple[str, ...]:
+    words = _field(header, name, list)
+    if not all(isinstance(word, str) for word in words):
+        raise TypeError(f"{name} are not all words")
+    return tuple(words)
+
+
+def _field(header: dict[str, Any], name: str, kind: type[Answer]) -> Answer:
+    value = header[name]
+    if not isinstance(value, kind):
+        raise TypeError(f"{name} is no {kind.__name__}")
+    return value

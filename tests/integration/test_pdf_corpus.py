@@ -123,6 +123,61 @@ def test_every_file_ends_soon_and_every_result_has_a_type(reader: PdfReader) -> 
         assert time.monotonic() - began < 20, path.name
 
 
+def test_no_page_needs_what_the_sandbox_takes_away() -> None:
+    """A library that opens a file, or loads a module late, would give another result in the sandbox."""
+    options = RenderOptions(dpi=36)
+    with PdfReader(PdfLimits()) as shut_off, PdfReader(PdfLimits(sandbox="off")) as free:
+        for path in sorted(CORPUS.glob("[!h]*/*.[pP][dD][fF]")):
+            found = shut_off.inspect(path)
+            assert found == free.inspect(path)
+            indices = range(0, found.page_count, max(1, found.page_count // 12))
+            for one, other in zip(
+                shut_off.pages(path, indices, options), free.pages(path, indices, options), strict=True
+            ):
+                assert isinstance(one, RenderedPage), f"{path.name}: {one}"
+                assert one == other, path.name
+
+
+REFUSED = {
+    "empty.pdf": "not_a_pdf",
+    "invalid.pdf": "not_a_pdf",
+    "nginx-welcome-page-saved-as.pdf": "not_a_pdf",
+    "corrupted.pdf": "no_pages",
+    "append-xref-loop.pdf": "no_pages",
+    "fhs-3.0-truncated-60percent.pdf": "no_pages",
+    "r6-user-password.pdf": "encrypted",
+    "poster.pdf": "page_size",
+}
+"""Everything else in the folder has only good pages."""
+
+
+@pytest.mark.parametrize("path", sorted(CORPUS.glob("hostile/*")), ids=lambda path: path.name)
+def test_a_hostile_file_stays_within_the_limits_and_disturbs_no_other(path: Path) -> None:
+    limits = PdfLimits()
+    with PdfReader(limits) as reader:
+        before = first_page(reader, "ordinary/multicolumn.pdf")
+        code, slowest = _read_all(reader, path)
+        assert first_page(reader, "ordinary/multicolumn.pdf") == before
+    assert code == REFUSED.get(path.name)
+    assert slowest < limits.seconds_per_page
+    assert 30_000_000 < reader.peak_bytes < limits.memory_bytes / 2
+
+
+def _read_all(reader: PdfReader, path: Path) -> tuple[str | None, float]:
+    """The first error's code, and the seconds of the slowest step; of a long file, a part is read."""
+    times = [time.monotonic()]
+    code = None
+    try:
+        page_count = reader.inspect(path).page_count
+        times.append(time.monotonic())
+        for result in reader.pages(path, range(min(page_count, 60)), OPTIONS):
+            code = code or (result.code if isinstance(result, errors.PageError) else None)
+            times.append(time.monotonic())
+    except errors.DocumentError as error:
+        code = error.code
+    return code, float(np.diff([*times, time.monotonic()]).max())
+
+
 def _sample(page_count: int) -> list[int]:
     return sorted({0, page_count // 2, page_count - 1})
 

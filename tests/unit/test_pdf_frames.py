@@ -38,6 +38,9 @@ def test_what_was_written_is_read() -> None:
         (2).to_bytes(4, "big") + (1).to_bytes(8, "big") + b"{}x",
         (2).to_bytes(4, "big") + bytes(8) + b"[]",
         (2).to_bytes(4, "big") + bytes(8) + b"{[",
+        (900).to_bytes(4, "big") + bytes(8) + b"[" * 900,
+        (11).to_bytes(4, "big") + bytes(8) + b'{"sizes":1}',
+        (15).to_bytes(4, "big") + bytes(8) + b'{"sizes":["0"]}',
     ],
 )
 def test_what_is_no_frame_is_refused(sent: bytes) -> None:
