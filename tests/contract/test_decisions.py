@@ -101,6 +101,17 @@ def test_a_gate_that_was_at_it_promotes_nothing(ledger: SqlLedger) -> None:
     assert ledger.gates.claim(LEASE_S, WORKER) is None
 
 
+def test_a_gate_that_outlasts_the_rows_of_its_deleted_document_promotes_nothing(ledger: SqlLedger) -> None:
+    submission = driver.submit(ledger)
+    driver.take_in(ledger)
+    driver.run_stages(ledger)
+    work = ledger.gates.claim(LEASE_S, WORKER)
+    assert work
+    ledger.decisions.delete("acme", URI)
+    ledger.audits.forget(submission.document_id)
+    assert ledger.gates.settle(work, driver.report_on(work)) == GateVerdict.STALE
+
+
 def test_intake_that_was_at_it_makes_no_version(ledger: SqlLedger) -> None:
     driver.submit(ledger)
     claimed = ledger.submissions.claim(LEASE_S, WORKER)

@@ -118,7 +118,9 @@ class Gates:
             select(documents).where(documents.c.id == work.document_id).with_for_update()
         ).one()
         mine = [version_builds.c.version_id == work.version_id, version_builds.c.build_id == work.build.id]
-        held = connection.execute(select(version_builds).where(*mine).with_for_update()).one()
+        held = connection.execute(select(version_builds).where(*mine).with_for_update()).first()
+        if held is None:  # its document was deleted, and swept since
+            return GateVerdict.STALE
         if held.token != work.token or held.epoch != work.epoch or held.state != VersionBuildState.VALIDATING:
             return GateVerdict.PROMOTED if _was_promoted(work, held, document) else GateVerdict.STALE
         if report.reopen:
