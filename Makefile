@@ -4,7 +4,7 @@ SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test check clean
+.PHONY: help demo test check soak clean
 
 # With more threads than one a small MaxSim took 8 s instead of 0.2 s.
 export OPENBLAS_NUM_THREADS := 1
@@ -44,6 +44,10 @@ check: $(FOR_TESTS) ## ruff, mypy --strict and the unit tests; needs no services
 	$(PYTHON) -m ruff format --check .
 	$(PYTHON) -m mypy
 	$(PYTHON) -m pytest tests/unit
+
+soak: $(FOR_TESTS) ## kill processes at random, for half an hour (ARGS="--kills 300 --seed 7"); goes on where it ended
+	$(PYTHON) -m scripts.soak $(ARGS)
+	if [ -d tests/model ]; then PAGEGATE_MODEL_EXAMPLES=2000 $(PYTHON) -m pytest --timeout 0 tests/model; fi
 
 clean: ## stop the services and delete what the other targets wrote, except .venv
 	scripts/services stop

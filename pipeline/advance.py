@@ -32,6 +32,8 @@ class TaskRow:
     facts: Mapping[str, Any]
     error_code: str | None = None
     error_message: str | None = None
+    reopened: bool = False
+    """It was done once, and is to be done again: somebody may still be served what it wrote."""
 
 
 Rows = Mapping[tuple[StageName, str], TaskRow]

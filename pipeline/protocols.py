@@ -97,7 +97,10 @@ class VectorIndex(Protocol):
         """The best `limit` points inside the query's scope by MaxSim and by BM25 (IDF by the index)."""
 
     def promote(self, collection: str, point_ids: Sequence[str], generation: int) -> None:
-        """Hint that these points are served since the document's promotion `generation`."""
+        """Hint that these points are served since the document's promotion `generation`.
+
+        Points promoted after it are untouched, so a late call harms nothing.
+        """
 
     def demote(self, collection: str, document_id: str, generation: int) -> None:
         """Hint that the document's points promoted before `generation` are no longer served.

@@ -114,7 +114,8 @@ class EdgeIndex:
 
     def promote(self, collection: str, point_ids: Sequence[str], generation: int) -> None:
         """By filter, because setting the payload of an absent id is an error that stops half-way."""
-        among = engine.Filter(must=[engine.HasIdCondition(set(point_ids))])
+        later = engine.FieldCondition(GENERATION, range=engine.RangeFloat(gt=float(generation)))
+        among = engine.Filter(must=[engine.HasIdCondition(set(point_ids))], must_not=[later])
         self._set(collection, among, {LIVE: 1, GENERATION: generation})
 
     def demote(self, collection: str, document_id: str, generation: int) -> None:

@@ -66,7 +66,8 @@ class MemoryIndex:
     def promote(self, collection: str, point_ids: Sequence[str], generation: int) -> None:
         stored = self._of(collection)
         for id in set(point_ids) & set(stored):
-            stored[id] = _copy(stored[id], {LIVE: 1, GENERATION: generation})
+            if stored[id].payload.get(GENERATION, generation) <= generation:
+                stored[id] = _copy(stored[id], {LIVE: 1, GENERATION: generation})
 
     def demote(self, collection: str, document_id: str, generation: int) -> None:
         stored = self._of(collection)

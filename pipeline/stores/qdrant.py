@@ -127,7 +127,10 @@ class QdrantIndex:
     def promote(self, collection: str, point_ids: Sequence[str], generation: int) -> None:
         """By filter, because setting the payload of an absent id is an error."""
         for ids in batches(point_ids, IDS):
-            self._set(collection, _among(ids), {LIVE: 1, GENERATION: generation})
+            among = models.Filter(
+                must=[models.HasIdCondition(has_id=list(ids))], must_not=[_promoted_after(generation)]
+            )
+            self._set(collection, among, {LIVE: 1, GENERATION: generation})
 
     def demote(self, collection: str, document_id: str, generation: int) -> None:
         older = models.FieldCondition(key=GENERATION, range=models.Range(lt=generation))
@@ -271,6 +274,10 @@ def _inside(scope: Scope) -> models.Filter:
     must.append(models.FieldCondition(key=FROM, range=models.Range(lte=day)))
     must.append(models.FieldCondition(key=UNTIL, range=models.Range(gt=day)))
     return models.Filter(must=must)
+
+
+def _promoted_after(generation: int) -> models.FieldCondition:
+    return models.FieldCondition(key=GENERATION, range=models.Range(gt=generation))
 
 
 def _equals(field: str, value: str | int) -> models.FieldCondition:

@@ -19,7 +19,7 @@ from pipeline.metadata import Scope
 from pipeline.stores.sql import SqlLedger
 from pipeline.stores.sql.tables import page_tasks
 from tests import ledger_driver as driver
-from tests.ledger_driver import LEASE_S, WORKER
+from tests.ledger_driver import LEASE_S, WORKER, Clock
 
 URI = "file:///a.pdf"
 
@@ -180,6 +180,90 @@ def test_what_is_well_is_not_touched_by_another_try(ledger: SqlLedger) -> None:
     assert (get(ledger, submission), ledger.views.idle()) == (submission, True)
 
 
+def test_another_try_is_of_this_tenants_documents_alone(ledger: SqlLedger) -> None:
+    """Two tenants may submit the same URI."""
+    theirs = driver.submit(ledger, URI, "other")
+    claimed = ledger.submissions.claim(LEASE_S, WORKER)
+    assert claimed
+    ledger.submissions.fail(claimed[0], "source_missing", "no such file")
+    driver.publish(ledger)
+    assert ledger.decisions.retry("acme", URI) == 0
+    assert get(ledger, theirs).state == SubmissionState.FAILED
+
+
+def test_another_try_does_not_wake_a_deleted_incarnation(ledger: SqlLedger) -> None:
+    first = driver.submit(ledger)
+    ledger.decisions.delete("acme", URI)
+    driver.publish(ledger)
+    assert ledger.decisions.retry("acme", URI) == 0
+    assert (get(ledger, first).state, ledger.views.idle()) == (SubmissionState.FAILED, True)
+
+
+def test_a_page_whose_neighbours_document_was_deleted_is_not_charged_as_if_leased_alone(
+    ledger: SqlLedger, clock: Clock
+) -> None:
+    for name in "ab":
+        driver.submit(ledger, f"file:///{name}.pdf")
+        driver.take_in(ledger, name, pages=1)
+    assert len(driver.claim(ledger, StageName.RENDER).tasks) == 2
+    ledger.decisions.delete("acme", "file:///b.pdf")
+    clock.pass_seconds(LEASE_S + 1)
+    ledger.sweep()
+    (task,) = driver.claim(ledger, StageName.RENDER).tasks
+    assert task.attempts == 0
+
+
+# Going back to earlier options
+
+
+def adopt(ledger: SqlLedger, dpi: int) -> None:
+    ledger.registry.adopt(driver.options(render={"dpi": dpi}))
+    while ledger.sweep():
+        pass
+    driver.run_stages(ledger)
+    while ledger.gates.pending():
+        driver.pass_gate(ledger)
+
+
+def test_options_that_come_back_are_served_again_though_nothing_is_to_be_done(ledger: SqlLedger) -> None:
+    ledger.registry.adopt(driver.options(render={"dpi": 100}))
+    submission = driver.publish(ledger)
+    build = ledger.registry.active_build()
+    assert build and submission.version_id
+    before = ledger.views.manifest(submission.version_id, build.id)
+    adopt(ledger, 200)
+    assert ledger.views.manifest(submission.version_id, build.id) != before
+    adopt(ledger, 100)
+    assert ledger.views.manifest(submission.version_id, build.id) == before
+
+
+def test_options_that_change_nothing_for_a_version_do_not_open_its_gate(ledger: SqlLedger) -> None:
+    driver.publish(ledger)
+    ledger.registry.adopt(driver.options(ocr={"min_confidence": 0.9}))
+    ledger.sweep()
+    assert not ledger.gates.pending()
+
+
+def test_what_is_served_is_made_again_though_the_options_in_force_want_something_else(ledger: SqlLedger) -> None:
+    submission = driver.publish(ledger)
+    ledger.registry.adopt(driver.options(render={"dpi": 200}))
+    while ledger.sweep():
+        pass
+    window = driver.claim(ledger, StageName.RENDER)
+    failed = [
+        Failed(task_id=task.id, code="page_broken", message="no", retryable=False, seconds=0.1) for task in window.tasks
+    ]
+    ledger.tasks.settle(window.token, failed)
+    assert driver.pass_gate(ledger) == GateVerdict.REJECTED
+    assert served(ledger, submission) == {0, 1, 2}, "the old pages stay"
+    _, points = ledger.audits.expected(str(submission.version_id))
+    lost = next(point for point in points if point.served)
+    assert ledger.audits.reopen([lost.task_id]) == 1
+    driver.run_stages(ledger)
+    _, again = ledger.audits.expected(str(submission.version_id))
+    assert lost.point_id in {point.point_id for point in again}
+
+
 # Doing without a page
 
 
@@ -198,6 +282,44 @@ def test_a_version_passes_without_a_page_that_somebody_waived(ledger: SqlLedger)
     pages = ledger.views.served(build, Scope(org="acme"), points).values()
     assert {tuple(page.missing_pages) for page in pages} == {(1,)}
     assert get(ledger, submission).state == SubmissionState.SEARCHABLE
+
+
+def test_the_missing_page_is_told_as_long_as_the_pages_of_then_are_served(ledger: SqlLedger) -> None:
+    submission = reject(ledger)
+    ledger.decisions.waive("acme", submission.id, 1, "eva", "torn")
+    assert driver.pass_gate(ledger) == GateVerdict.PROMOTED
+    ledger.registry.adopt(driver.options(render={"dpi": 200}))
+    while ledger.sweep():
+        pass
+    window = driver.claim(ledger, StageName.RENDER)
+    other = [
+        Failed(task_id=task.id, code="page_size", message="no", retryable=False, seconds=0.1) for task in window.tasks
+    ]
+    ledger.tasks.settle(window.token, other)
+    assert driver.pass_gate(ledger) == GateVerdict.REJECTED
+    build = ledger.registry.active_build()
+    assert build and submission.version_id
+    points = [point for _, point, _, _ in ledger.views.manifest(submission.version_id, build.id)]
+    pages = ledger.views.served(build, Scope(org="acme"), points).values()
+    assert [tuple(page.missing_pages) for page in pages] == [(1,), (1,)]
+
+
+def test_the_same_decision_twice_is_one(ledger: SqlLedger) -> None:
+    submission = reject(ledger)
+    first = ledger.decisions.waive("acme", submission.id, 1, "eva", "torn")
+    assert ledger.decisions.waive("acme", submission.id, 1, "eva", "torn") == first
+    assert driver.pass_gate(ledger) == GateVerdict.PROMOTED
+
+
+def test_a_page_of_another_tenants_document_of_the_same_name_is_not_waived(ledger: SqlLedger) -> None:
+    reject(ledger)
+    driver.submit(ledger, URI, "other")
+    driver.take_in(ledger)
+    driver.run_stages(ledger)
+    while ledger.gates.pending():
+        driver.pass_gate(ledger)
+    with pytest.raises(ConfigurationError, match="has not failed"):
+        ledger.decisions.waive("other", URI, 1, "eva", "not mine")
 
 
 def test_a_waiver_is_for_one_failure_of_one_page(ledger: SqlLedger) -> None:

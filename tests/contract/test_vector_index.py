@@ -483,6 +483,16 @@ def test_a_point_is_visible_unless_it_was_demoted(index: VectorIndex) -> None:
     assert found(index) == {an_id(2), an_id(3)}, "2 was never promoted, 3 is of another document"
 
 
+def test_a_promotion_that_comes_late_does_not_undo_a_later_one(index: VectorIndex) -> None:
+    index.upsert(PAGES, [a_point(1)])
+    index.promote(PAGES, [an_id(1)], 3)
+
+    index.promote(PAGES, [an_id(1)], 1)
+    index.demote(PAGES, "manual", 2)
+
+    assert found(index) == {an_id(1)}
+
+
 def test_a_demoted_point_that_is_promoted_again_is_visible(index: VectorIndex) -> None:
     index.upsert(PAGES, [a_point(1)])
     index.promote(PAGES, [an_id(1)], 1)

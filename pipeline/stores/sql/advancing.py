@@ -131,7 +131,8 @@ def _settle(connection: Connection, where: Any, now: int) -> int:
 
 def _tasks_of(connection: Connection, page_ids: Sequence[int]) -> dict[int, dict[tuple[StageName, str], TaskRow]]:
     tasks: dict[int, dict[tuple[StageName, str], TaskRow]] = defaultdict(dict)
-    columns = ("id", "page_id", "stage", "fingerprint", "state", "outputs", "facts", "error_code", "error_message")
+    columns = ["id", "page_id", "stage", "fingerprint", "state", "outputs", "facts", "finished_at"]
+    columns += ["error_code", "error_message"]
     query = select(*(page_tasks.c[name] for name in columns))
     for batch in batches(page_ids):
         for row in connection.execute(query.where(page_tasks.c.page_id.in_(batch))):
@@ -146,13 +147,13 @@ def _planned(row: AnyRow, tasks: Rows, profile: Profile, live: Sequence[IndexBui
 
 
 def _unwanted(planned: Sequence[PlannedPage]) -> list[int]:
-    """Rows not yet begun that the plan no longer contains: another profile was adopted, an input was reopened."""
+    """Rows not yet begun that the plan no longer contains: another profile was adopted. One that was done before
+    stays: its version may be served what it wrote until the gate has passed another."""
     unwanted = []
     for page in planned:
         wanted = {(step.stage, step.fingerprint) for step in page.steps}
-        unwanted += [
-            task.id for key, task in page.tasks.items() if task.state == TaskState.PENDING and key not in wanted
-        ]
+        pending = {key: task for key, task in page.tasks.items() if task.state == TaskState.PENDING}
+        unwanted += [task.id for key, task in pending.items() if key not in wanted and not task.reopened]
     return unwanted
 
 

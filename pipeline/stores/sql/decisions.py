@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
-from sqlalchemy import Connection, insert, or_, select, update
+from sqlalchemy import Connection, and_, insert, or_, select, update
 
 from pipeline.advance import prove_page
 from pipeline.domain import (
@@ -20,6 +20,7 @@ from pipeline.domain import (
 from pipeline.errors import ConfigurationError, NotFound
 from pipeline.stores.sql.advancing import OPEN_TASKS, advance_version, live_builds, plan_pages, reopen_gates
 from pipeline.stores.sql.database import Database
+from pipeline.stores.sql.gates import waived
 from pipeline.stores.sql.records import AnyRow
 from pipeline.stores.sql.submissions import NO_ERROR, end
 from pipeline.stores.sql.tables import (
@@ -56,9 +57,9 @@ class Decisions:
     def retry(self, org: str, name: str) -> int:
         def work(connection: Connection) -> int:
             now = self._database.now(connection)
-            _documents(connection, org, name)  # locked, and not deleted
-            sources = _take_in_again(connection, _named(name), now)
-            of_name = select(submissions.c.version_id).where(_named(name), submissions.c.version_id.is_not(None))
+            mine = _of(_documents(connection, org, name), name)
+            sources = _take_in_again(connection, mine, now)
+            of_name = select(submissions.c.version_id).where(mine, submissions.c.version_id.is_not(None))
             taken_in = sorted(set(connection.execute(of_name).scalars()))
             return sources + sum(_put_back(connection, version, now) for version in taken_in)
 
@@ -67,22 +68,20 @@ class Decisions:
     def waive(self, org: str, name: str, page_index: int, who: str, why: str) -> Waiver:
         def work(connection: Connection) -> Waiver:
             now = self._database.now(connection)
-            _documents(connection, org, name)
-            failure = _failure(connection, _version(connection, name), page_index)
-            connection.execute(insert(waivers), [{**dataclasses.asdict(_waiver(failure)), "created_at": now}])
-            _validate_again(connection, failure[0], now)
-            return _waiver(failure)
-
-        def _waiver(failure: tuple[str, PageFailure]) -> Waiver:
-            version, failed = failure
-            return Waiver(
+            version = _version(connection, _of(_documents(connection, org, name), name), name)
+            failure = _failure(connection, version, page_index)
+            waiver = Waiver(
                 version_id=version,
-                page_index=failed.page_index,
-                stage=failed.stage,
-                error_code=failed.code,
+                page_index=page_index,
+                stage=failure.stage,
+                error_code=failure.code,
                 who=who,
                 why=why,
             )
+            if (page_index, failure.stage, failure.code) not in waived(connection, version):
+                connection.execute(insert(waivers), [{**dataclasses.asdict(waiver), "created_at": now}])
+                _validate_again(connection, version, now)
+            return waiver
 
         return self._database.write(work)
 
@@ -96,6 +95,11 @@ def _named(name: str) -> Any:
         submissions.c.version_id == name,
         submissions.c.document_id.in_(of_source),
     )
+
+
+def _of(found: Sequence[AnyRow], name: str) -> Any:
+    """The submissions that `name` means, of these documents and no others: another tenant may use the same URI."""
+    return and_(_named(name), submissions.c.document_id.in_([document.id for document in found]))
 
 
 def _documents(connection: Connection, org: str, name: str) -> Sequence[AnyRow]:
@@ -114,7 +118,10 @@ def _tombstone(connection: Connection, document: AnyRow, now: int) -> None:
     connection.execute(update(documents).where(documents.c.id == document.id).values(**grown))
     of_document = select(versions.c.id).where(versions.c.document_id == document.id)
     tasks = page_tasks.c.version_id.in_(of_document), page_tasks.c.state.in_(OPEN_TASKS)
-    connection.execute(update(page_tasks).where(*tasks).values(state=TaskState.SUPERSEDED, waiting_since=None, **FREE))
+    superseded = {"state": TaskState.SUPERSEDED, "waiting_since": None, "worker": None, "lease_until": None}
+    connection.execute(
+        update(page_tasks).where(*tasks).values(**superseded)
+    )  # the token tells how large its window was
     unproved = [VersionBuildState.PROCESSING, VersionBuildState.VALIDATING]
     gates = version_builds.c.version_id.in_(of_document), version_builds.c.state.in_(unproved)
     closed = {"state": VersionBuildState.REJECTED, "epoch": version_builds.c.epoch + 1, "updated_at": now}
@@ -122,9 +129,9 @@ def _tombstone(connection: Connection, document: AnyRow, now: int) -> None:
     end(connection, submissions.c.document_id == document.id, SubmissionState.FAILED, now, DELETED)
 
 
-def _take_in_again(connection: Connection, named: Any, now: int) -> int:
+def _take_in_again(connection: Connection, mine: Any, now: int) -> int:
     """Sources that never became a version; of a document's several submissions each goes its own way again."""
-    failed = named, submissions.c.state == SubmissionState.FAILED, submissions.c.version_id.is_(None)
+    failed = mine, submissions.c.state == SubmissionState.FAILED, submissions.c.version_id.is_(None)
     values = {"state": SubmissionState.QUEUED, "attempts": 0, "available_at": now, **UNENDED, **FREE}
     return connection.execute(update(submissions).where(*failed).values(**values)).rowcount
 
@@ -147,21 +154,21 @@ def _validate_again(connection: Connection, version_id: str, now: int) -> None:
     advance_version(connection, version_id, now)
 
 
-def _version(connection: Connection, name: str) -> str:
+def _version(connection: Connection, mine: Any, name: str) -> str:
     """The version that `name` means: of a document or source, that of its latest submission that has one."""
-    query = select(submissions.c.version_id).where(_named(name), submissions.c.version_id.is_not(None))
+    query = select(submissions.c.version_id).where(mine, submissions.c.version_id.is_not(None))
     found = connection.execute(query.order_by(submissions.c.revision.desc()).limit(1)).scalar()
     if found is None:
         raise NotFound(f"{name} has no version yet: its source was not taken in")
     return str(found)
 
 
-def _failure(connection: Connection, version_id: str, page_index: int) -> tuple[str, PageFailure]:
+def _failure(connection: Connection, version_id: str, page_index: int) -> PageFailure:
     """Why this page is held back in the active build. Raises `ConfigurationError` if it is not."""
     where = pages.c.version_id == version_id, pages.c.page_index == page_index
     for build in (build for build in live_builds(connection) if build.state == BuildState.ACTIVE):
         for page in plan_pages(connection, where[0] & where[1], [build]):
             proof = prove_page(version_id, page_index, page.row.page_label, page.steps, build)
             if proof and proof.failure:
-                return version_id, proof.failure
+                return proof.failure
     raise ConfigurationError(f"page {page_index} of version {version_id} has not failed: there is nothing to waive")

@@ -213,6 +213,17 @@ def _prove(connection: Connection, version_id: str, page_count: int, build: Inde
     return sorted(proofs, key=lambda proof: proof.page_index)
 
 
+def is_served(connection: Connection, version_id: str, page_count: int, build: IndexBuild) -> bool:
+    """Whether the manifest, if there is one, is what the plan in force makes of this version, as far as it is done."""
+    mine = served_pages.c.version_id == version_id, served_pages.c.build_id == build.id
+    manifest = {row.page_index: row for row in connection.execute(select(served_pages).where(*mine))}
+    proofs = _prove(connection, version_id, page_count, build) if manifest else None
+    wanted = {proof.page_index: proof for proof in proofs or () if proof.point_id}
+    return not wanted or {
+        index: (proof.point_id, records.stored(proof.artifacts)) for index, proof in wanted.items()
+    } == {index: (row.point_id, {"image": row.image, "text": row.text}) for index, row in manifest.items()}
+
+
 def waived(connection: Connection, version_id: str) -> set[tuple[int, str, str]]:
     """Page index, stage and error code of the failures that somebody decided to do without."""
     query = select(waivers).where(waivers.c.version_id == version_id)
@@ -242,7 +253,9 @@ def _write_manifest(connection: Connection, work: GateWork) -> None:
     mine = served_pages.c.version_id == work.version_id, served_pages.c.build_id == work.build.id
     connection.execute(delete(served_pages).where(*mine))
     described = version_builds.c.version_id == work.version_id, version_builds.c.build_id == work.build.id
-    connection.execute(update(version_builds).where(*described).values(about=dict(work.about)))
+    missing = [proof.page_index for proof in work.pages if not proof.point_id]
+    about = {**work.about, "missing_pages": missing}
+    connection.execute(update(version_builds).where(*described).values(about=about))
     rows = [
         {
             "version_id": work.version_id,

@@ -14,11 +14,11 @@ from sqlalchemy import Connection, func, select
 
 from pipeline.domain import StageName, VersionBuildState
 from pipeline.errors import ConfigurationError
-from pipeline.stores.sql.advancing import advance_version, current_profile
+from pipeline.stores.sql.advancing import advance_version, current_profile, live_builds, reopen_gates
 from pipeline.stores.sql.audits import Audits
 from pipeline.stores.sql.database import Database
 from pipeline.stores.sql.decisions import Decisions
-from pipeline.stores.sql.gates import Gates
+from pipeline.stores.sql.gates import Gates, is_served
 from pipeline.stores.sql.outbox import Outbox
 from pipeline.stores.sql.registry import Registry
 from pipeline.stores.sql.submissions import Submissions
@@ -108,7 +108,10 @@ class SqlLedger:
 
     def _replan_version(self, version_id: str) -> int:
         def work(connection: Connection) -> int:
-            touched = advance_version(connection, version_id, self.database.now(connection))
+            now = self.database.now(connection)
+            touched = advance_version(connection, version_id, now)
+            if touched == 0:  # all of it was done before, under an earlier profile like this one
+                _revalidate(connection, version_id, now)
             newest = select(func.max(profiles.c.revision)).scalar_subquery()
             statement = versions.update().where(versions.c.id == version_id)
             connection.execute(statement.values(profile_revision=newest))
@@ -128,6 +131,13 @@ def _head() -> str:
     head = ScriptDirectory.from_config(_alembic()).get_current_head()
     assert head  # noqa: S101 - there are migrations
     return head
+
+
+def _revalidate(connection: Connection, version_id: str, now: int) -> None:
+    """Have the gate look again if what is served is not what the profile in force makes."""
+    pages = connection.execute(select(versions.c.page_count).where(versions.c.id == version_id)).scalar_one()
+    if not all(is_served(connection, version_id, pages, build) for build in live_builds(connection)):
+        reopen_gates(connection, {version_id}, now)
 
 
 def _stale_versions(connection: Connection) -> list[str]:

@@ -63,6 +63,7 @@ def task_row(row: AnyRow) -> TaskRow:
         facts=row.facts or {},
         error_code=row.error_code,
         error_message=row.error_message,
+        reopened=row.state == TaskState.PENDING and row.finished_at is not None,
     )
 
 

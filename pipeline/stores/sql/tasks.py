@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from sqlalchemy import Connection, case, literal, select, update
+from sqlalchemy import Connection, case, func, literal, select, update
 
 from pipeline.batches import batches
 from pipeline.domain import (
@@ -128,7 +128,9 @@ class Tasks:
         now = self._database.now(connection)
         by_task = {outcome.task_id: outcome for outcome in outcomes}
         page_ids = _lock_pages(connection, list(by_task))
-        query = select(page_tasks.c.id, page_tasks.c.attempts, page_tasks.c.waiting_since).where(
+        query = select(
+            page_tasks.c.id, page_tasks.c.attempts, page_tasks.c.waiting_since, page_tasks.c.finished_at
+        ).where(
             page_tasks.c.token == token,
             page_tasks.c.state == TaskState.LEASED,
             page_tasks.c.id.in_(list(by_task)),
@@ -152,7 +154,7 @@ class Tasks:
             "attempts": attempts,
             "available_at": now,
             "seconds": None,
-            "finished_at": None,
+            "finished_at": row.finished_at,  # of a row that was reopened: see `TaskRow.reopened`
             "waiting_since": None,
         }
         match outcome:
@@ -197,7 +199,7 @@ class Tasks:
         which += [page_tasks.c.lease_until < now] if overdue else []
         query = select(page_tasks.c.id, page_tasks.c.token, page_tasks.c.attempts).where(*which)
         rows = connection.execute(query.with_for_update()).all()
-        sizes = Counter(row.token for row in rows)
+        sizes = _window_sizes(connection, {row.token for row in rows})
         for row in rows:
             change = self._lost(row, sizes[row.token], now, charged=charged)
             held = page_tasks.c.id == row.id, page_tasks.c.token == row.token
@@ -218,6 +220,15 @@ class Tasks:
         if attempts >= self._attempts:
             change |= {"state": TaskState.FAILED, "finished_at": now}
         return change
+
+
+def _window_sizes(connection: Connection, tokens: set[str]) -> dict[str, int]:
+    """Rows that were leased together: of some of them the document may have been deleted since."""
+    sizes: Counter[str] = Counter()
+    query = select(page_tasks.c.token, func.count()).group_by(page_tasks.c.token)
+    for batch in batches(sorted(tokens)):
+        sizes.update({row[0]: row[1] for row in connection.execute(query.where(page_tasks.c.token.in_(batch)))})
+    return sizes
 
 
 def _overdue(now: int) -> list[Any]:

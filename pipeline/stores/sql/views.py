@@ -242,7 +242,6 @@ def _served(connection: Connection, build: IndexBuild, scope: Scope, point_ids: 
             versions.c.title,
             versions.c.metadata,
             version_builds.c.about,
-            version_builds.c.report,
             pages.c.page_label,
         )
         .join(versions, versions.c.id == served_pages.c.version_id)
@@ -315,7 +314,7 @@ def _served_page(row: AnyRow, about: Mapping[str, Any]) -> ServedPage:
         page_label=row.page_label,
         image=ArtifactRef(**row.image),
         text=ArtifactRef(**row.text),
-        missing_pages=[failure["page_index"] for failure in (row.report or {}).get("waived", ())],
+        missing_pages=about.get("missing_pages", ()),
     )
 
 
