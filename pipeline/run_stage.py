@@ -155,7 +155,7 @@ def _report(stage: Stage, outcomes: Sequence[Outcome], lost: int, seconds: float
     troubles = [outcome.message for outcome in outcomes if isinstance(outcome, (Failed, Deferred))]
     return WindowReport(
         kind=stage.name,
-        done=kinds.count(Done),
+        done=max(0, kinds.count(Done) - lost),
         failed=kinds.count(Failed),
         deferred=kinds.count(Deferred) + kinds.count(InputLost),
         lost=lost,
