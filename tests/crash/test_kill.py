@@ -129,7 +129,7 @@ def test_a_killed_actor_is_replaced_and_nothing_is_lost_or_doubled(
     assert result(home, documents) == undisturbed
 
 
-@pytest.mark.parametrize("failpoint", ["render.put:200", "index.upserted:8", "gate.promoted:5"])
+@pytest.mark.parametrize("failpoint", ["index.upserted:8"])
 def test_an_actor_killed_at_an_effect_is_replaced_and_nothing_is_lost_or_doubled(
     home: Path, documents: Path, undisturbed: Mapping[str, Any], failpoint: str
 ) -> None:

@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.inline import drain
-from tests.integration.test_cli import Shell
+from tests.integration.test_cli import Shell, drain_at
 from tests.pipelines import open_at
 
 ORG = ("--org", "acme")
@@ -19,19 +18,12 @@ def shell(tmp_path: Path) -> Shell:
     return Shell(tmp_path / "home")
 
 
-def process(shell: Shell) -> None:
-    """What a worker would do, without the seconds that Ray takes to start."""
-    pipeline = open_at(shell.home)
-    drain(pipeline)
-    pipeline.close()
-
-
 @pytest.fixture
 def broken(shell: Shell, hostile_samples: Path, tmp_path: Path) -> Path:
     """A document of which one page cannot be read, and which was therefore rejected."""
     path = Path(shutil.copy(hostile_samples / "broken-page.pdf", tmp_path))
     assert shell.run("submit", path, *ORG).returncode == 0
-    process(shell)
+    drain_at(shell.home)
     return path
 
 
@@ -41,12 +33,12 @@ def test_a_rejected_document_is_tried_again_and_then_passes_without_its_page(she
     assert (line["state"], page is not None) == ("rejected", True)
 
     assert "1 put back" in shell.run("retry", broken, *ORG).stdout
-    process(shell)
+    drain_at(shell.home)
     refused = shell.run("waive", broken, "--page", str(page + 1), "--because", "why not", *ORG)
     assert (refused.returncode, "has not failed" in refused.stderr) == (2, True)
     waived = shell.run("waive", broken, "--page", str(page), "--because", "a torn divider sheet", "--by", "eva", *ORG)
     assert waived.returncode == 0, waived.stderr
-    process(shell)
+    drain_at(shell.home)
 
     (line,) = shell.lines("status", _document(shell, broken), *ORG)
     assert line["state"] == "searchable"
@@ -66,7 +58,7 @@ def _document(shell: Shell, path: Path) -> str:
 def test_a_deleted_document_is_gone_at_once_and_swept_after_its_grace(shell: Shell, samples: Path) -> None:
     pdf = sorted(samples.glob("*.pdf"))[0]
     shell.run("submit", pdf, *ORG)
-    process(shell)
+    drain_at(shell.home)
     assert shell.lines("search", "a", *ORG, "-k", "1")
     assert shell.run("delete", pdf, *ORG).returncode == 0
     assert shell.lines("search", "a", *ORG) == []
@@ -83,7 +75,7 @@ def test_a_deleted_document_is_gone_at_once_and_swept_after_its_grace(shell: She
 
 def test_damage_is_found_told_and_put_right(shell: Shell, samples: Path) -> None:
     shell.run("submit", sorted(samples.glob("*.pdf"))[0], *ORG)
-    process(shell)
+    drain_at(shell.home)
     assert shell.run("fsck").returncode == 0
     image = next((shell.home / "objects").rglob("*.jpg"))
     image.write_bytes(image.read_bytes()[:100])
@@ -92,7 +84,7 @@ def test_damage_is_found_told_and_put_right(shell: Shell, samples: Path) -> None
     assert (found.returncode, found.stdout.count("\n")) == (1, 1)
     repaired = shell.run("fsck", "--repair")
     assert (repaired.returncode, "1 findings, 1 put right" in repaired.stderr) == (0, True)
-    process(shell)
+    drain_at(shell.home)
     assert shell.run("fsck").returncode == 0
 
 

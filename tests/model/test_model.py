@@ -34,7 +34,7 @@ from tests.model.making import CONTENT_OF, DPI, failures, lines, options, undist
 from tests.model.workers import Worker, stop_at_effects
 from tests.model.world import CONSUMER, LEASED, RELAY, World
 
-EXAMPLES = 95
+EXAMPLES = 60
 STEPS = 40
 WORKERS = 4
 GRACE_S = 86_400.0
