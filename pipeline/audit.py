@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-import re
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -13,13 +12,12 @@ from pipeline.batches import batches
 from pipeline.domain import ExpectedObject, ExpectedPoint, IndexBuild, PointFacts
 from pipeline.failpoints import reached
 from pipeline.gate import point_fault
+from pipeline.identity import OURS
 from pipeline.protocols import Ledger, ObjectStore, VectorIndex
 
 POINTS_AT_ONCE = 64
 ORPHAN_GRACE_S = 86_400.0
 """An object that nothing names may be one that a worker has just put, and names in a moment."""
-VERSION_OF = re.compile(r"([0-9a-f-]{36})/([0-9a-f-]{36})/.+")
-"""The ids of document and version in a key of ours (`pipeline.identity`)."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -56,7 +54,7 @@ class Audit:
 
     def orphan_objects(self, grace_s: float) -> Iterator[Finding]:
         """Objects that nothing in the ledger names. Keys that are none of ours are left alone."""
-        ours = (key for key in self.store.keys(older_than_s=grace_s) if VERSION_OF.fullmatch(key))
+        ours = (key for key in self.store.keys(older_than_s=grace_s) if OURS.fullmatch(key))
         for ids, group in itertools.groupby(ours, key=_ids):
             keys = list(group)  # listed before the ledger is asked
             kept = self.ledger.audits.kept(*ids, grace_s)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 import uuid
 from collections.abc import Mapping
 from typing import Any
@@ -55,6 +56,12 @@ def source_key(document: str, version: str, sha256: str) -> str:
 def artifact_key(document: str, version: str, page_index: int, role: str, sha256: str, suffix: str) -> str:
     """Key of a page's artifact: ids and content digest only, so putting it again is always safe."""
     return f"{document}/{version}/{page_index:05d}/{role}/{sha256}{suffix}"
+
+
+_ID = "[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}"
+OURS = re.compile(f"({_ID})/({_ID})/.+")
+"""Keys as the two functions above make them; its groups are the ids of document and version. In a bucket that others
+use too, nothing else is swept."""
 
 
 def _uuid(kind: str, *parts: str | int) -> str:

@@ -104,7 +104,9 @@ def fsck(
     repair: Annotated[bool, typer.Option("--repair", help="Put right what can be.")] = False,
     json: Json = False,
 ) -> None:
-    """Do the ledger, the object store and the index agree? Reads all of both; ends with 1 if they do not.
+    """Do the ledger, the object store and the index agree? Ends with 1 if they do not.
+
+    Reads every point, and every object of a folder; of a bucket it asks for each object's size and noted digest.
 
     --repair reopens the rows whose object or point is missing or wrong, shows what is hidden by mistake, and removes
     what nothing names. The next worker does the reopened rows, and the gate validates their versions again.

@@ -11,11 +11,6 @@ KEY = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]*(/[A-Za-z0-9_-][A-Za-z0-9._-]*)*"
 """Segments of plain characters, none empty, none that begins with a dot: no ``..``, and nothing that a store
 keeps for itself under a dotted name."""
 
-_ID = "[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}"
-OURS = re.compile(f"{_ID}/{_ID}/.+")
-"""What `pipeline.identity` makes: the ids of a document and of a version, and what is of it. In a bucket that others
-use too, nothing else is swept."""
-
 
 class BadKey(PagegateError, ValueError):
     """A key that could leave the store's folder, or that another store might not take."""

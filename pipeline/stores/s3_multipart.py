@@ -11,7 +11,8 @@ from typing import Any
 
 from pipeline.domain import ArtifactRef, UploadedPart
 from pipeline.errors import ArtifactLost, UploadGone
-from pipeline.stores.keys import OURS, check_key
+from pipeline.identity import OURS
+from pipeline.stores.keys import check_key
 from pipeline.stores.s3_client import connect, pages
 from pipeline.stores.s3_errors import S3Errors
 from pipeline.stores.s3_options import S3Options

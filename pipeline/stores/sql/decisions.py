@@ -118,10 +118,9 @@ def _tombstone(connection: Connection, document: AnyRow, now: int) -> None:
     connection.execute(update(documents).where(documents.c.id == document.id).values(**grown))
     of_document = select(versions.c.id).where(versions.c.document_id == document.id)
     tasks = page_tasks.c.version_id.in_(of_document), page_tasks.c.state.in_(OPEN_TASKS)
+    # The token stays: it tells how large a window was, should its other rows be lost.
     superseded = {"state": TaskState.SUPERSEDED, "waiting_since": None, "worker": None, "lease_until": None}
-    connection.execute(
-        update(page_tasks).where(*tasks).values(**superseded)
-    )  # the token tells how large its window was
+    connection.execute(update(page_tasks).where(*tasks).values(**superseded))
     unproved = [VersionBuildState.PROCESSING, VersionBuildState.VALIDATING]
     gates = version_builds.c.version_id.in_(of_document), version_builds.c.state.in_(unproved)
     closed = {"state": VersionBuildState.REJECTED, "epoch": version_builds.c.epoch + 1, "updated_at": now}
